@@ -108,8 +108,10 @@ class Comparison(Findings):
     def predict_interval(self, X: "ArrayLike | pd.DataFrame", level: float = 0.9) -> np.ndarray:
         """Prediction intervals of a regression, from the residuals of held-out rows.
 
-        The intervals are the prediction plus and minus an order statistic of the residuals: they assume no
-        distribution, have the same width everywhere, and hold on average over rows like those of the table.
+        The radius follows the row: it is learned from residuals of held-out rows with similar predictions and inputs,
+        unless equal radii are as good, and scaled by an order statistic. No distribution is assumed, and the level
+        holds on average over rows like those of the table. If no target of the table is negative, lower ends
+        below zero are set to zero.
 
         Parameters
         ----------

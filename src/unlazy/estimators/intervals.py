@@ -8,6 +8,7 @@ the fit does not depend strongly on single rows; they are slightly too small if 
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -15,6 +16,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.arrays import Points
+from unlazy.core.threads import single_threaded_blas
+from unlazy.estimators.interval_width import (
+    MAX_COLUMNS,
+    MAX_ROWS,
+    HeldOutRows,
+    WidthForm,
+    choose_width,
+    held_out_folds,
+)
 
 
 def conformal_radius(
@@ -95,19 +105,26 @@ class HeldOutIntervals:
     """Mixin that adds prediction intervals to a regressor that stores held-out residuals.
 
     `held_out_residuals_` has an array (m, outputs) for each fit from which rows were held out; `held_out_weights_` are
-    the weights of those rows.
+    the weights of those rows. `widths_` has for each output how the width varies (`interval_width`), or None.
     """
 
     predict: Callable[[Points], np.ndarray]
+    _validate_inputs: Callable[[Points], Any]
     held_out_residuals_: list[np.ndarray]
     held_out_weights_: np.ndarray | None
+    widths_: list[dict[str, Any] | None]
+    held_out_inputs_: np.ndarray | None
+    nonnegative_: np.ndarray
 
     def predict_interval(self, X: Points, level: float = 0.9) -> np.ndarray:
         """Predict intervals that contain a new target with the given probability.
 
-        The interval is prediction ± an order statistic of the absolute held-out residuals, equally wide at every x. The
-        coverage holds on average over rows drawn like those of the fit, whatever the noise distribution, but not at
-        each single x. If rows were held out from several fits, the median of their radii is used.
+        The interval is the prediction ± a radius from held-out residuals. With 100 of them or more, the radius follows
+        the row: it is learned from the residuals of held-out rows with similar predictions and inputs, unless equal
+        radii are as good. In both cases an order statistic of held-out residuals, relative to the radius that other
+        rows give them, sets the scale. So the coverage holds on average over rows drawn like those of the fit, whatever
+        the noise distribution, but not at each single x. If no training target is negative, lower ends below zero are
+        set to zero.
 
         Parameters
         ----------
@@ -137,13 +154,28 @@ class HeldOutIntervals:
         True
         """
         check_is_fitted(self)
-        radius = self.interval_radius(level)
+        equal = self.interval_radius(level)
         center = self.predict(X)
-        radius = radius[0] if center.ndim == 1 else radius
-        return np.stack([center - radius, center + radius], -1)
+        columns = center.reshape(len(center), -1)
+        radius = np.broadcast_to(equal, columns.shape).copy()
+        forms = getattr(self, "widths_", [])  # not in files of earlier versions
+        if any(forms):
+            inputs = None if self.held_out_inputs_ is None else self._width_inputs(X)
+            for c, kept in enumerate(forms):
+                if kept is not None:
+                    form = WidthForm(**kept)
+                    scores = form.residuals / form.held_out_scale(level)
+                    factor = conformal_radius(scores[:, None], level, form.weights)[0]
+                    radius[:, c] = factor * form.scale(level, columns[:, c], inputs, self.held_out_inputs_)
+        low, high = columns - radius, columns + radius
+        if np.any(positive := getattr(self, "nonnegative_", False)):
+            low, high = (np.where(positive, np.maximum(end, 0), end) for end in (low, high))
+        return np.stack([low, high], -1).reshape(*center.shape, 2)
 
     def interval_radius(self, level: float = 0.9) -> Float[np.ndarray, " outputs"]:
-        """Half the width of the intervals of `predict_interval`.
+        """Half the width of intervals of equal width: the error that new predictions exceed with probability 1 - level.
+
+        If rows were held out from several fits, it is the median of their radii.
 
         Parameters
         ----------
@@ -166,7 +198,11 @@ class HeldOutIntervals:
         weights = getattr(self, "held_out_weights_", None)
         return np.median([conformal_radius(part, level, weights) for part in kept], 0)
 
-    def keep_residuals(self, parts: Sequence[np.ndarray], weights: np.ndarray | None = None) -> None:
+    def keep_residuals(
+        self, parts: Sequence[np.ndarray], weights: np.ndarray | None = None, *,
+        predictions: Sequence[np.ndarray] | None = None, inputs: Sequence[Points] | None = None,
+        nonnegative: np.ndarray | bool = False,
+    ) -> None:  # fmt: skip
         """Store held-out residuals for `predict_interval`.
 
         Parameters
@@ -175,6 +211,50 @@ class HeldOutIntervals:
             Residuals, one array for each fit from which rows were held out.
         weights : array of shape (m,), optional
             Weights of the held-out rows.
+        predictions : sequence of arrays, optional
+            Predictions of the held-out rows, of the shape of `parts`. Without them all intervals have equal width.
+        inputs : sequence of arrays of shape (m, d), optional
+            Inputs of the held-out rows, as `predict` takes them.
+        nonnegative : bool or array of shape (outputs,), default False
+            Whether no training target is negative.
         """
+        rows = None if inputs is None else [self._width_inputs(X) for X in inputs]
+        self._keep_residuals(parts, weights, predictions, rows, nonnegative)
+
+    def _keep_residuals(
+        self, parts: Sequence[np.ndarray], weights: np.ndarray | None, predictions: Sequence[np.ndarray] | None,
+        rows: Sequence[np.ndarray | None] | None, nonnegative: np.ndarray | bool,
+    ) -> None:  # fmt: skip
+        """Store residuals and how the width varies; `rows` are the inputs as `_width_inputs` returns them."""
         self.held_out_residuals_ = [np.abs(np.asarray(part, np.float64).reshape(len(part), -1)) for part in parts]
         self.held_out_weights_ = None if weights is None else np.asarray(weights, np.float64)
+        self.nonnegative_ = np.atleast_1d(nonnegative)
+        self.widths_, self.held_out_inputs_ = [], None
+        if predictions is None:
+            return
+        residuals = np.concatenate(self.held_out_residuals_)
+        f = np.concatenate([np.asarray(part, np.float64).reshape(len(part), -1) for part in predictions])
+        tables = [part for part in rows or () if part is not None]
+        X: np.ndarray | None = np.concatenate(tables) if tables and len(tables) == len(parts) else None
+        w = self.held_out_weights_
+        fold = held_out_folds(X, len(f))
+        if len(f) > MAX_ROWS:
+            some = np.sort(np.random.default_rng(0).permutation(len(f))[:MAX_ROWS])
+            residuals, f, fold = residuals[some], f[some], fold[some]
+            X, w = (None if part is None else part[some] for part in (X, w))
+        with single_threaded_blas():  # small products
+            forms = [choose_width(HeldOutRows(f[:, c], residuals[:, c], X, w, fold)) for c in range(f.shape[1])]
+        self.widths_ = [None if form is None else form._asdict() for form in forms]
+        if any(form is not None and form.ratios is not None for form in forms):
+            self.held_out_inputs_ = X
+
+    def _width_inputs(self, X: Points) -> np.ndarray | None:
+        """Rows whose distances tell which residuals are comparable; None if the points are no table, or too wide."""
+        return width_inputs(self._validate_inputs(X))
+
+
+def width_inputs(X: Any) -> np.ndarray | None:
+    """Rows in float64; None if the points are not rows of at most MAX_COLUMNS numbers."""
+    if not isinstance(X, np.ndarray) or X.ndim != 2 or X.shape[1] > MAX_COLUMNS:
+        return None
+    return X.astype(np.float64, copy=False)

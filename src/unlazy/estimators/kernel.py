@@ -11,7 +11,7 @@ from unlazy.core.arrays import Labels, Points
 from unlazy.core.progress import ProgressOption
 from unlazy.estimators.base import KernelEstimator, RandomState, TrainingData, map_blocks, on_device
 from unlazy.estimators.classifiers import CalibratedClassifier
-from unlazy.estimators.intervals import HeldOutIntervals
+from unlazy.estimators.intervals import HeldOutIntervals, width_inputs
 from unlazy.estimators.named_kernels import default_bandwidth, kernel_named
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.row_weights import Weighted
@@ -202,6 +202,8 @@ class KernelRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Kernel
         Whether the iterative solver reached `tolerance`; only set when it was used.
     held_out_residuals_ : list of arrays
         Absolute leave-one-out residuals, used by `predict_interval`.
+    widths_ : list of dict or None
+        How the width of intervals varies, for each output; None for equal width.
     n_features_in_ : int
         Number of columns of X; not set if X is not a table.
     feature_names_in_ : array of str
@@ -240,9 +242,14 @@ class KernelRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Kernel
         KernelRegressor
             The fitted estimator.
         """
-        exact, seen = self._fit(self._validate_regression(X, y, sample_weight))
-        self.keep_residuals([seen.Y - exact.held_out], seen.weights)
+        data = self._validate_regression(X, y, sample_weight)
+        exact, seen = self._fit(data)
+        missed, rows = seen.Y - exact.held_out, width_inputs(seen.X)
+        self._keep_residuals([missed], seen.weights, [exact.held_out], [rows], data.Y.min(0) >= 0)
         return self
+
+    def _width_inputs(self, X: Points) -> np.ndarray | None:
+        return width_inputs(self._centered(self._validate_inputs(X)))
 
     def predict(self, X: Points) -> np.ndarray:
         """Predict the targets of X.

@@ -11,12 +11,12 @@ from unlazy.comparison.data.columns import as_number, column_kind, parse_dates
 from unlazy.comparison.data.reading import read_frame
 from unlazy.comparison.data.table import EncodedTable
 from unlazy.comparison.study.candidates import CANDIDATES
-from unlazy.comparison.study.held_out import held_out_residuals
+from unlazy.comparison.study.held_out import held_out_predictions, held_out_residuals
 from unlazy.comparison.study.study import Study
 from unlazy.comparison.study.trial import fit_candidate, trial_model_path
 from unlazy.core.arrays import Points, precision
 from unlazy.core.errors import UnlazyError
-from unlazy.estimators.intervals import HeldOutIntervals
+from unlazy.estimators.intervals import HeldOutIntervals, predict_interval
 from unlazy.estimators.persistence.files import load, save
 from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 
@@ -65,10 +65,26 @@ def choose_saveable(chosen: str, models: pd.DataFrame) -> tuple[str, tuple[str, 
 
 def attach_residuals(final: FinalModel, study: Study) -> FinalModel:
     """Give the model the residuals of test rows, which selected nothing, for its prediction intervals."""
-    missed = held_out_residuals(study, final.name)
-    if missed and hasattr(_last(final.model), "keep_residuals"):
-        _last(final.model).keep_residuals(missed)
+    found, missed = held_out_predictions(study, final.name), held_out_residuals(study, final.name)
+    last = _last(final.model)
+    if found is None or not missed or not hasattr(last, "keep_residuals"):
+        return final
+    last.keep_residuals(
+        missed,
+        predictions=[part[:, 0] for part in found.predicted],
+        inputs=[_inputs_of_last(final.model, study.table.frame.iloc[rows]) for rows in found.rows],
+        nonnegative=bool(study.table.y.min() >= 0),
+    )
     return final
+
+
+def _inputs_of_last(model: Any, X: Points) -> Points:
+    """Rows as the estimator at the end of nested pipelines takes them."""
+    if not hasattr(model, "named_steps"):
+        return X
+    for _, step in model.steps[:-1]:
+        X = step.transform(X)
+    return _inputs_of_last(model[-1], X)
 
 
 def _last(model: Any) -> Any:
@@ -77,7 +93,7 @@ def _last(model: Any) -> Any:
 
 
 def interval_radius(final: FinalModel, level: float) -> float | None:
-    """Half the width of the model's prediction interval; None if it has none."""
+    """Half the width of the model's prediction intervals, if all had the same width; None if it has none."""
     last = _last(final.model)
     try:
         return float(last.interval_radius(level)[0]) if hasattr(last, "interval_radius") else None
@@ -100,7 +116,8 @@ def predict_file(
     encoder = pipeline[0] if hasattr(pipeline, "named_steps") else None
     if encoder is None or not hasattr(encoder, "columns_"):
         raise UnlazyError(f"{model} is not a model of a table; create one with unlazy compare or unlazy fit")
-    radius = 0.0 if interval is None else _radius(pipeline, interval)
+    if interval is not None:
+        _check_intervals(pipeline, interval)
     frame, _ = read_frame(source, None, delimiter, labeled=False)
     for name in frame.columns.intersection(list(encoder.kinds_)):
         trained = encoder.kinds_[name]
@@ -111,8 +128,8 @@ def predict_file(
             frame[name] = parse_dates(frame[name])
     result = pd.DataFrame({encoder.target: pipeline.predict(frame)})
     if interval is not None:
-        result[f"{encoder.target} low"] = result[encoder.target] - radius
-        result[f"{encoder.target} high"] = result[encoder.target] + radius
+        ends = predict_interval(pipeline, frame, interval)
+        result[f"{encoder.target} low"], result[f"{encoder.target} high"] = ends.T
     if hasattr(pipeline, "predict_proba"):
         for label, column in zip(pipeline.classes_, pipeline.predict_proba(frame).T):
             result[f"probability {label}"] = column
@@ -121,13 +138,12 @@ def predict_file(
 
 def interval_bounds(pipeline: Pipeline, X: Points, level: float) -> np.ndarray:
     """Lower and upper ends of the prediction intervals, shape (rows, 2)."""
-    radius = _radius(pipeline, level)
-    middle = np.asarray(pipeline.predict(X))
-    return np.stack([middle - radius, middle + radius], 1)
+    _check_intervals(pipeline, level)
+    return predict_interval(pipeline, X, level)
 
 
-def _radius(pipeline: Pipeline, level: float) -> float:
-    """Half the width of the prediction intervals; raise ValueError if the model has none."""
+def _check_intervals(pipeline: Pipeline, level: float) -> None:
+    """Raise ValueError if the model has no prediction intervals of this level."""
     last = _last(pipeline)
     if hasattr(last, "classes_"):
         raise ValueError("this model predicts classes, which have no intervals; use their probabilities instead")
@@ -135,4 +151,4 @@ def _radius(pipeline: Pipeline, level: float) -> float:
         raise ValueError(
             f"{type(last).__name__} has no prediction intervals; create a model with unlazy compare or unlazy fit"
         )
-    return float(last.interval_radius(level)[0])
+    last.interval_radius(level)

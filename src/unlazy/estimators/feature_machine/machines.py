@@ -4,12 +4,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
-from unlazy.core.arrays import Labels, Points
+from unlazy.core.arrays import Labels, Points, dot
 from unlazy.core.threads import limit_threads
 from unlazy.estimators.base import TrainingData
 from unlazy.estimators.classifiers import CalibratedClassifier
 from unlazy.estimators.feature_machine.base import FeatureMachine
-from unlazy.estimators.intervals import HeldOutIntervals
+from unlazy.estimators.feature_machine.held_out_scale import error_of_more_rows
+from unlazy.estimators.intervals import HeldOutIntervals, width_inputs
 
 
 class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, FeatureMachine):
@@ -113,7 +114,10 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
     clip_ : array of shape (outputs,)
         Largest distance of a clipped label from its prediction; inf if none was clipped.
     held_out_residuals_ : list of arrays
-        Absolute residuals of held-out rows, used by `predict_interval`.
+        Absolute residuals of held-out rows, used by `predict_interval`. If these are a sample of the rows, they are
+        multiplied by the leave-one-out error of all rows over that of the sample, both in the final metric.
+    widths_ : list of dict or None
+        How the width of intervals varies, for each output; None for equal width.
     encoder_ : TableEncoder
         Encoder of the data frame `X`; only set if it held text, categories, dates or missing values.
 
@@ -150,9 +154,18 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
             The fitted estimator.
         """
         with limit_threads(self.n_jobs):
-            held_out, part = self._fit(self._validate_regression(X, y, sample_weight), regression=True)
-        self.keep_residuals([part.Y - held_out], part.weights)
+            data = self._validate_regression(X, y, sample_weight)
+            held_out, part = self._fit(data, regression=True)
+            missed = (part.Y - held_out) * error_of_more_rows(self, part)
+        self._keep_residuals([missed], part.weights, [held_out], [self._mapped(part.X)], data.Y.min(0) >= 0)
         return self
+
+    def _width_inputs(self, X: Points) -> np.ndarray | None:
+        return self._mapped(self.standardized(X))
+
+    def _mapped(self, Z: np.ndarray) -> np.ndarray | None:
+        """Scaled rows in the coordinates of the learned metric."""
+        return width_inputs(Z * self.map_ if self.map_.ndim == 1 else dot(Z, self.map_.T))
 
     def _targets(self, X: Points, y: Labels) -> tuple[TrainingData, bool]:
         return self._validate_regression(X, y), True
