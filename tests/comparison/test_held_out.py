@@ -9,7 +9,7 @@ from test_verdict import TABLE, flat, study
 
 from unlazy.comparison.data.table import make_table, split_rows
 from unlazy.comparison.report.findings import Findings
-from unlazy.comparison.report.held_out_figures import direction_text, held_out_figure, partial_figure
+from unlazy.comparison.report.held_out_figures import axis_number, direction_text, held_out_figure, partial_figure
 from unlazy.comparison.report.paired_ratios import format_number
 from unlazy.comparison.study.held_out import (
     HeldOutPredictions,
@@ -93,6 +93,13 @@ def test_partial_dependence_of_a_linear_model_is_its_slope():
     assert direction_text(along._replace(parts=(("b", 1.0), ("a", -0.001)))) == "1.00·b"
     assert partial_dependence(None, table, ["a"], v) == () and partial_dependence(final, table, [], v) == ()
     assert [p.name for p in partial_dependence(final, table, ["a"], np.ones(7))] == ["a"]  # of another encoding
+
+
+@pytest.mark.parametrize(
+    "value, text", [(62_500, "62,500"), (2020.0, "2020"), (0.0132, "0.0132"), (-1.5e6, "-1,500,000")]
+)
+def test_numbers_on_axes_have_no_exponents_and_years_no_commas(value, text):
+    assert axis_number(value, 6) == text
 
 
 @pytest.mark.slow

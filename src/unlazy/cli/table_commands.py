@@ -177,9 +177,10 @@ def _print(found) -> None:  # type: ignore[no-untyped-def]
     for text in prose.sentences(found):
         typer.echo(f"- {text}")
     console = Console()
-    error, title = ("mistakes", "misclassified") if "mistakes" in found.models else ("rmse", "RMSE")
+    titles = {"rmse": "RMSE", "precision": "average precision", "log_loss": "log loss", "mistakes": "misclassified"}
+    error = next(name for name in titles if name in found.models)
     table = Table(box=box.SIMPLE_HEAD, title="Models, finalists first", title_justify="left")
-    for name in ("model", "family", "rows", f"{found.study.metric.term} (constant = 1)", title, "seconds"):
+    for name in ("model", "family", "rows", found.study.metric.label, titles[error], "seconds"):
         table.add_column(name, overflow="fold")
     for _, row in found.models.iterrows():
         shown = f"{100 * row[error]:.1f}%" if error == "mistakes" else format_number(row[error], 4)

@@ -107,11 +107,17 @@ def _along(axes: "Axes", one: PartialDependence, names: FigureNames) -> None:
         axes.set_xticks(at, [shorten(names(str(v))) for v in one.values], rotation=30, ha="right", parse_math=False)
         axes.fmt_xdata = lambda x: f"{one.name} {one.values[round(x)]}"
     else:
-        axes.fmt_xdata = lambda x: f"{one.name} {format_number(x, 4)}"
+        axes.fmt_xdata = lambda x: f"{one.name} {axis_number(x, 4)}"
         plain_labels(axes.xaxis)
     plain_labels(axes.yaxis)
     axes.set_xlabel(shorten(names(one.name)), parse_math=False)
     axes.margins(0.08)
+
+
+def axis_number(value: float, digits: int) -> str:
+    """Format a number, with commas only from 10,000: it may be a year."""
+    text = format_number(value, digits)
+    return text.replace(",", "") if abs(value) < 10_000 else text
 
 
 def plain_labels(axis: "Axis") -> None:
@@ -119,7 +125,7 @@ def plain_labels(axis: "Axis") -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(5))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value, 6)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: axis_number(value, 6)))
 
 
 def direction_text(one: PartialDependence) -> str:

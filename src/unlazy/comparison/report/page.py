@@ -140,7 +140,7 @@ def _models(c: Findings) -> list[dict[str, str]]:
         rows.append({
             "model": row["model"], "kind": f"{FAMILY_LABELS[row['family']]} ({row['family']})", **error,
             "error / chosen model": _against(c, row["name"], against), "rows": f"{row['n']:,}",
-            f"{c.study.metric.term} (constant = 1)": prose.interval_text(row), "seconds": f"{row['seconds']:.1f}",
+            c.study.metric.label: prose.interval_text(row), "seconds": f"{row['seconds']:.1f}",
         })  # fmt: skip
     return rows
 

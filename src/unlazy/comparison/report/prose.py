@@ -225,8 +225,8 @@ def _rare(c: Findings) -> list[str]:
     label, share = c.study.rarest
     return [
         f"The class {str(label)!r} has {percent(share)} of the rows, and models are judged by how high they rank it: "
-        f"average precision {best['precision']:.2f} (1 is perfect, a random order has {format_number(share, 2)}), area "
-        f"under the ROC curve {best['auc']:.2f} (a random order has 0.50)."
+        f"average precision {best['precision']:.2f} (1 is perfect, and the shortfall is the distance from 1; a random "
+        f"order has {format_number(share, 2)}), area under the ROC curve {best['auc']:.2f} (a random order has 0.50)."
     ]
 
 

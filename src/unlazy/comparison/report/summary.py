@@ -8,10 +8,11 @@ import numpy as np
 from unlazy.comparison.data.table import held_out_count
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import format_number, is_informative
-from unlazy.comparison.report.prose import error_text, mistakes_text, suspect_lines, what_would_decide
+from unlazy.comparison.report.prose import error_text, error_value, mistakes_text, suspect_lines, what_would_decide
 from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.more_rows import MAX_ROWS
 from unlazy.comparison.study.plan import MIN_SPLITS
+from unlazy.comparison.study.suspect_errors import familiar_error
 from unlazy.comparison.study.verdict import finalists_by_family, inner_logs
 from unlazy.core.errors import join_names
 
@@ -78,7 +79,7 @@ def _answer(c: Findings) -> str:
         return f"No model predicts {target!r} from these inputs measurably better than {c.study.metric.constant}."
     if not c.verdict.has_signal:
         return f"In these trials no model predicts {target!r} significantly better than {c.study.metric.constant}."
-    return f"{_so_far(c)} These trials do not show whether that is chance."
+    return f"{_so_far(c)} These trials do not show whether the difference is chance."
 
 
 def _so_far(c: Findings) -> str:
@@ -87,6 +88,13 @@ def _so_far(c: Findings) -> str:
     lazy, rich = (CANDIDATES[c.verdict.picks[word]].title for word in ("lazy", "rich"))
     if max(ratio, 1 / ratio) < SAME_RATIO:
         return f"So far the {rich} (learned features) and the {lazy} (fixed features) have about the same {what}."
+    if c.study.metric.name != "brier":  # an error that people know
+        top = c.study.records.where(n=c.study.sizes[-1])
+        learned, fixed = (
+            error_value(c, familiar_error(c.study.metric, top.where(candidate=c.verdict.picks[word])))
+            for word in ("rich", "lazy")
+        )
+        return f"So far the {rich} (learned features) has {learned}, and the {lazy} (fixed features) {fixed}."
     less, more = (f"the {rich} (learned features)", f"the {lazy} (fixed features)")
     less, more = (less, more) if ratio > 1 else (more, less)
     lower = 100 * (1 - min(ratio, 1 / ratio))
@@ -97,7 +105,7 @@ def _confidence(c: Findings) -> str:
     """The interval in words, and how many splits agree."""
     study, ratio = c.study, c.verdict.ratio
     how = f"Trained on {study.sizes[-1]:,} rows and tested on {held_out_count(study.table):,} others, " + (
-        f"{study.splits} times" if study.splits > 1 else "once"
+        {1: "once", 2: "twice"}.get(study.splits, f"{study.splits} times")
     )
     lazy, rich = finalists_by_family(study).values()
     logs = inner_logs(study, study.sizes[-1], lazy, rich)

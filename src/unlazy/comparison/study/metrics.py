@@ -35,6 +35,11 @@ class Metric:
     constant: str
     """The prediction that has a relative error of 1."""
 
+    @property
+    def label(self) -> str:
+        """Heading of a column with the relative error."""
+        return f"{'risk' if self.measure == 'risk' else 'relative error'} (constant = 1)"
+
 
 _ALL = (
     Metric("rmse", "risk", "squared error", "risk", "always predicting the mean"),
