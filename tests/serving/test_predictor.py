@@ -33,6 +33,7 @@ def served(model, tmp_path):
     return load_predictor(tmp_path / "m.unlazy")
 
 
+@pytest.mark.slow_cases("matern", "rational_quadratic", "linear", "polynomial", "Matern(bandwidth=0.7, smoothness=2.5)")
 @pytest.mark.parametrize(
     "kernel",
     [
