@@ -64,7 +64,8 @@ def test_row_numbers_and_identifiers_are_reported():
 @pytest.mark.parametrize(
     "name, yes",
     [("id", True), ("PassengerId", True), ("customerID", True), ("row_names", True), ("Unnamed: 0", True),
-     ("Case Number", True), ("acid", False), ("number of rooms", False), ("body mass index", False), ("paid", False)],
+     ("Case Number", True), ("level_0", True), ("level", False), ("acid", False), ("number of rooms", False),
+     ("body mass index", False), ("paid", False)],
 )  # fmt: skip
 def test_names_of_identifiers(name, yes):
     assert _is_identifier_name(name) is yes

@@ -121,6 +121,8 @@ def test_all_inputs_are_suspicious():
     c = found(PAYS, suspects=tuple(Suspect(f"x{j}", "identifier", math.nan) for j in range(3)))
     text = summarize(replace(c, suspects_kept=True)).actions[0][1]
     assert text.endswith("All inputs are suspicious, so they are kept: nothing else is left to predict from.")
+    others = tuple(Suspect(f"id{j}", "identifier", math.nan) for j in range(3))  # as many as inputs are left
+    assert "No model uses them" in summarize(replace(c, suspects=others)).actions[0][1]
 
 
 def classes(counts, metric=None, **measures):

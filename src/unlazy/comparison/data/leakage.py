@@ -56,7 +56,7 @@ _IDENTIFIER_NAME = re.compile(
     r"(rows?|rec|records?|obs|observations?|case|sample|subject|patient|passenger|customer|client|user|person|member"
     r"|employee|student|account|order|invoice|transaction|ticket|item|product|device|session|visit|entry|line|serial"
     r"|seq|sequence|registration|policy|claim|loan|house|household|property|vehicle|specimen|animal|family|ref|reference"
-    r"|contract|booking|reservation|parcel)(id|ids|no|nr|num|number|key|code|index|idx|ix|name|names)"
+    r"|contract|booking|reservation|parcel)(id|ids|no|nr|num|number|key|code|index|idx|ix|name|names)|level0"
 )
 _SUGGESTIVE_NAMES = frozenset(
     ("row", "rows", "index", "idx", "ix", "key", "no", "nr", "num", "number", "#", "record", "obs", "observation",

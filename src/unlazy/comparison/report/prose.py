@@ -88,7 +88,7 @@ def suspect_lines(c: Findings) -> list[str]:
             reasons.append(f"{one.name!r} looks like a row number or an identifier")
     they, them = ("it", "it") if len(reasons) == 1 else ("they", "them")
     lines = [f"{'; '.join(reasons)}."]
-    if len(c.suspects) == c.study.table.frame.shape[1]:
+    if {one.name for one in c.suspects} == set(map(str, c.study.table.frame.columns)):
         every = "The only input is" if len(reasons) == 1 else "All inputs are"
         return [*lines, f"{every} suspicious, so {they} {_is(reasons)} kept: nothing else is left to predict from."]
     if c.suspects_kept:
