@@ -149,8 +149,19 @@ def test_many_balanced_classes_are_judged_by_mistakes():
     assert "1.01 [1.01, 1.01] times" in text and "compared with 95.0% for always predicting the most frequent" in text
 
 
+def test_probabilities_show_a_signal_that_mistakes_do_not():
+    """Risks of 0.1 to 0.6, and all mistakes those of the most frequent class: there is something to learn."""
+    c = classes([300, 70, 30], mistakes=0.25, mistaken=1.0)
+    assert c.verdict.has_signal and c.verdict.word == "does not pay"
+    blind = replace(
+        c.study, records=Records([Record(r.params, 0, r.measures | {"risk": 1.0}) for r in c.study.records])
+    )
+    assert decide_verdict(blind).word == "noise"
+
+
 @pytest.mark.parametrize(
-    "counts, metric", [([200, 200], "brier"), ([370, 30], "average_precision"), ([340, 30, 30], "accuracy")]
+    "counts, metric",
+    [([200, 200], "brier"), ([370, 30], "average_precision"), ([300, 70, 30], "accuracy"), ([340, 30, 30], "log_loss")],
 )
 def test_the_metric_fits_the_classes(counts, metric):
     both = {

@@ -76,9 +76,9 @@ class StudyOptions:
     fit : bool, default True
         Fit the chosen model to all rows at the end, for `predict` and `save`.
     metric : {'rmse', 'brier', 'accuracy', 'log_loss', 'average_precision'}, optional
-        Measure of error of the verdict. By default 'rmse' for a regression, 'accuracy' for more than two classes,
-        'average_precision' of the smaller of two classes if it has less than a tenth of the rows, else 'brier', the
-        squared error of the probabilities.
+        Measure of error of the verdict. By default 'rmse' for a regression. For two classes, 'average_precision' of the
+        smaller one if it has less than a tenth of the rows, else 'brier', the squared error of the probabilities. For
+        more classes, 'log_loss' if one has more than 80% of the rows, else 'accuracy'.
 
     Raises
     ------

@@ -4,6 +4,7 @@
     two classes                     brier: squared error of the probabilities
     two classes, one of them rare   average_precision of the rare class, to which squared errors are insensitive
     more classes                    accuracy: share of mistakes
+    more classes, one dominant      log_loss, because mistakes hardly depend on the other classes
 
 The records of trials have each of them relative to a constant prediction: 1 is no better, 0 is exact.
 """
@@ -19,6 +20,8 @@ from unlazy.core.errors import did_you_mean
 MetricName = Literal["rmse", "brier", "accuracy", "log_loss", "average_precision"]
 RARE_SHARE = 0.1
 """The smaller of two classes is rare if its share of the rows is below this."""
+DOMINANT_SHARE = 0.8
+"""One of several classes is dominant if its share of the rows is above this."""
 
 
 @dataclass(frozen=True)
@@ -80,5 +83,5 @@ def _usual(table: EncodedTable) -> MetricName:
         return "rmse"
     counts = np.unique(table.y, return_counts=True)[1]
     if len(counts) > 2:
-        return "accuracy"
+        return "log_loss" if counts.max() > DOMINANT_SHARE * counts.sum() else "accuracy"
     return "average_precision" if counts.min() < RARE_SHARE * counts.sum() else "brier"

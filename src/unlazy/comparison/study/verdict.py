@@ -93,7 +93,7 @@ def decide_verdict(study: Study) -> Verdict:
     best = inner_choice(study, top, study.finalists)
     smaller = [_best_logs(study, n, True) for n in study.sizes[:-1]]
     signal = corrected_interval(_best_logs(study, top), study.overlap, smaller)
-    seen = signal.high < SIGNAL_BOUND or signal.value < SIGNAL_VALUE or _ranked(study, best)
+    seen = _is_signal(signal) or _ranked(study, best) or _improves_probabilities(study)
     enough = top >= min(0.5 * (1 - study.overlap) * len(study.table), MIN_NOISE_ROWS) and math.isfinite(signal.high)
     word = _word(ratios[top], seen, enough)
     return Verdict(word, ratios[top], signal, _onset(ratios), ratios, picks, seen)
@@ -102,6 +102,19 @@ def decide_verdict(study: Study) -> Verdict:
 def finalists_by_family(study: Study) -> dict[str, list[str]]:
     """The lazy and the rich finalists."""
     return {word: [c for c in study.finalists if CANDIDATES[c].family == word] for word in ("lazy", "rich")}
+
+
+def _is_signal(relative: Interval) -> bool:
+    """Whether an error relative to that of a constant shows a signal."""
+    return relative.high < SIGNAL_BOUND or relative.value < SIGNAL_VALUE
+
+
+def _improves_probabilities(study: Study) -> bool:
+    """Whether probabilities show a signal where mistakes are counted, which may not change."""
+    if study.metric.name != "accuracy":
+        return False
+    top, smaller = study.sizes[-1], [_best_logs(study, n, True, "risk") for n in study.sizes[:-1]]
+    return _is_signal(corrected_interval(_best_logs(study, top, measure="risk"), study.overlap, smaller))
 
 
 def _ranked(study: Study, best: dict[int, str]) -> bool:
@@ -113,9 +126,9 @@ def _ranked(study: Study, best: dict[int, str]) -> bool:
     return corrected_interval(odds, study.overlap).low > MIN_ODDS
 
 
-def _best_logs(study: Study, n: int, every: bool = False) -> Logs:
-    """Logarithm of the relative risk of the best finalist of each split."""
-    risk, best = _grid(study, n, study.risk_measure), inner_choice(study, n, study.finalists, every)
+def _best_logs(study: Study, n: int, every: bool = False, measure: str = "") -> Logs:
+    """Logarithm of the relative error of the best finalist of each split."""
+    risk, best = _grid(study, n, measure or study.risk_measure), inner_choice(study, n, study.finalists, every)
     return np.array([_log(risk[name, s]) for s, name in best.items()])
 
 
