@@ -106,7 +106,10 @@ def suspect_lines(c: Findings) -> list[str]:
             f"{after} with {them}."
         )
     if not c.suspects_kept:
-        lines.append(f"If {they} {_is(reasons)} known before {target!r} for new rows, use {them} with --keep-suspects.")
+        lines.append(
+            f"If {they} {_is(reasons)} known before {target!r} and meaningful for new rows, use {them} with "
+            "--keep-suspects."
+        )
     return lines
 
 
