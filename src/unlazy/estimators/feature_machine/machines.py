@@ -115,7 +115,7 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
         Largest distance of a clipped label from its prediction; inf if none was clipped.
     held_out_residuals_ : list of arrays
         Absolute residuals of held-out rows, used by `predict_interval`. If these are a sample of the rows, they are
-        multiplied by the leave-one-out error of all rows over that of the sample, both in the final metric.
+        multiplied by the leave-one-out error of all rows over that of the sample (0.9-quantiles in the final metric).
     widths_ : list of dict or None
         How the width of intervals varies, for each output; None for equal width.
     encoder_ : TableEncoder
@@ -157,7 +157,8 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
             data = self._validate_regression(X, y, sample_weight)
             held_out, part = self._fit(data, regression=True)
             missed = (part.Y - held_out) * error_of_more_rows(self, part)
-        self._keep_residuals([missed], part.weights, [held_out], [self._mapped(part.X)], data.Y.min(0) >= 0)
+        nearer = part.Y - missed  # the predictions with these residuals
+        self._keep_residuals([missed], part.weights, [nearer], [self._mapped(part.X)], data.Y.min(0) >= 0)
         return self
 
     def _width_inputs(self, X: Points) -> np.ndarray | None:
