@@ -28,6 +28,7 @@ NEVER, ALWAYS = 10**9, 0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 VARIANTS = {
     "as it is": {},
+    "no rotations": {"ROTATIONS_PER_SIZE": 0},
     "no averaging of candidates": {"AVERAGING_ROWS": ALWAYS},
     "no clipped labels": {"MIN_CLIPPED": NEVER},
     "no pilot sample": {"PILOT_ROWS": NEVER},
