@@ -23,7 +23,7 @@ from unlazy.lab.runner.engines import TrialEngine
 SHARE, MAX_SECONDS = 0.1, 60.0
 """Share of the budget that is set aside for it, and the most seconds."""
 MIN_SHARE = 0.05
-"""Share of the budget that one trial may take even if nothing is left of what was set aside."""
+"""Share of the budget that trials may take even if nothing is left of what was set aside."""
 CAUTION = 0.8
 """Predicted times may use this share of the seconds."""
 
@@ -57,8 +57,8 @@ def measure_suspect_errors(
     now = time.monotonic()
     seconds = max(min(set_aside(clock), clock.deadline() - now), MIN_SHARE * clock.budget)
     mine = study.records.where(candidate=name)
-    sizes = [n for n in study.sizes if any(r.params["n"] == n and r.params["split"] == 0 for r in mine)]
-    if not sizes or _seconds(mine, sizes[0]) > seconds:
+    sizes = mine.where(split=0).values("n")
+    if not sizes or _seconds(mine, sizes[0]) > set_aside(clock):
         return None
     other = subsample(other)
     plan = StudyPlan(
