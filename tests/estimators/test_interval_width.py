@@ -8,7 +8,7 @@ import unlazy
 from unlazy.estimators import FeatureMachineRegressor, KernelRegressor, interval_width
 from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_machine.held_out_scale import error_of_more_rows
-from unlazy.estimators.feature_search import effort
+from unlazy.estimators.feature_search import constants, effort
 from unlazy.estimators.interval_width import (
     FOLDS,
     HeldOutRows,
@@ -19,7 +19,6 @@ from unlazy.estimators.interval_width import (
     mean_of_nearest,
 )
 from unlazy.kernels.radial import Gaussian
-
 
 ROWS, NEW = 400, 3000
 
@@ -161,6 +160,9 @@ def test_errors_of_a_sample_are_scaled_to_all_rows(monkeypatch):
     expected = error(range(90)) / error(sample)
     assert expected < 0.9
     np.testing.assert_allclose(error_of_more_rows(machine, part), expected, rtol=1e-8)  # condition 1e4, in float64
+    with monkeypatch.context() as patch:  # beyond, held-out rows are those of one split, not of the sample alone
+        patch.setattr(constants, "SINGLE_SPLIT_ROWS", 89)
+        assert error_of_more_rows(machine, part) == 1.0
     fitted = machine.fit(X, y)
     np.testing.assert_allclose(fitted.held_out_residuals_[0], expected * np.abs(part.Y - held_out), rtol=1e-8)
     assert fitted.widths_ == [None]  # too few rows
