@@ -50,8 +50,8 @@ _ALL = (
     Metric("accuracy", "mistaken", "share of mistakes", "share of mistakes",
            "always predicting the most frequent class"),
     Metric("log_loss", "surprise", "log loss", "log loss", "always predicting the class frequencies"),
-    Metric("average_precision", "missed", "shortfall of the average precision", "shortfall of the average precision",
-           "a random order"),
+    Metric("average_precision", "missed", "shortfall of the average precision (its distance from 1)",
+           "shortfall of the average precision", "a random order"),
 )  # fmt: skip
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
