@@ -18,14 +18,12 @@ from unlazy.solvers.ridge import fit_ridge
 if TYPE_CHECKING:
     from unlazy.estimators.feature_machine.base import FeatureMachine
 
-LEVEL = 0.9
-"""Quantiles of this level of the absolute errors are compared: intervals are about large errors."""
 SMALLEST = 0.1
 """Smallest ratio: more would mean that the metric, rather than the rows, explains the labels."""
 
 
 def error_of_more_rows(machine: "FeatureMachine", part: TrainingData) -> np.ndarray | float:
-    """Ratio of quantiles of leave-one-out errors at the rows `part`, for each output; one if it is not known."""
+    """Ratio of mean absolute leave-one-out errors at the rows `part`, for each output; one if it is not known."""
     X = machine.X_fit_
     if len(X) > constants.SINGLE_SPLIT_ROWS:  # the held-out rows of a split are predicted from most other rows
         return 1.0
@@ -45,7 +43,7 @@ def error_of_more_rows(machine: "FeatureMachine", part: TrainingData) -> np.ndar
             fit = fit_ridge(K[some, some], Y[some], machine.relative_ridge_, last=part.n)
             if fit is None:
                 return 1.0
-            errors.append(np.quantile(np.abs(fit.held_out - Y[last]), LEVEL, axis=0))
+            errors.append(np.abs(fit.held_out - Y[last]).mean(0))
     all_rows, sample = errors
     ratio = np.divide(all_rows, sample, out=np.ones_like(sample), where=sample > 0)
     return np.clip(ratio, SMALLEST, 1.0)

@@ -115,7 +115,7 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
         Largest distance of a clipped label from its prediction; inf if none was clipped.
     held_out_residuals_ : list of arrays
         Absolute residuals of held-out rows, used by `predict_interval`. If these are a sample of the rows, they are
-        multiplied by the leave-one-out error of all rows over that of the sample (0.9-quantiles in the final metric).
+        multiplied by the leave-one-out error of all rows over that of the sample, both in the final metric.
     widths_ : list of dict or None
         How the width of intervals varies, for each output; None for equal width.
     encoder_ : TableEncoder
