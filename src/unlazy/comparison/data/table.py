@@ -256,7 +256,7 @@ def save_table(table: EncodedTable, folder: Path) -> str:
         with atomic_write(path) as aside:
             np.savez_compressed(aside, words=np.array(json.dumps(words)), **arrays)  # type: ignore[arg-type]
     except OSError as error:
-        raise UnlazyError(f"cannot write to {folder}: {error.strerror or error}; choose another --store") from error
+        raise UnlazyError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
     return digest
 
 
