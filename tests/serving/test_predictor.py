@@ -122,7 +122,7 @@ def test_text_dates_and_missing_values(tmp_path):
             found.predict(frame[["t", "x"]])
 
 
-def test_refusals(tmp_path):
+def test_errors_name_the_remedy(tmp_path):
     found = served(KernelRegressor().fit(X, Y), tmp_path)
     with pytest.raises(ValueError, match=r"shape \(rows, 3\), got \(1, 2\)"):
         found.predict([[0.0, 1.0]])
