@@ -57,7 +57,7 @@ class Comparison(Findings):
     chosen : str
         Name of the recommended model.
     suspects : tuple of Suspect
-        Inputs that may leak the target, identifiers and row numbers. They are left out of everything else here.
+        Inputs that may leak the target, identifiers and row numbers. Nothing else uses them, unless they are kept.
     suspects_kept : bool
         Whether the models have them as inputs after all: on request, or because there is no other input.
     suspect_errors : SuspectErrors or None
