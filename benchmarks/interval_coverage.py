@@ -1,4 +1,5 @@
-"""Claim: intervals of level 0.9 cover 0.88 to 0.92 of new rows, and at least 0.8 in every decile of the predictions.
+"""Claim: intervals of level 0.9 cover 0.88 to 0.92 of new rows in ten of thirteen tables (0.93 in the others), and at
+least 0.8 in every decile of the predictions, except in `pol`, half of whose targets are one value.
 
 For each table a feature machine is fitted to at most 2,000 rows. Its intervals of up to 4,000 other rows are compared
 with intervals of equal width from the same held-out residuals: coverage, least coverage in a decile of the predictions,
