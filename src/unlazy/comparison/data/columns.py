@@ -42,6 +42,8 @@ def column_kind(series: pd.Series, allow_mixed: bool = False, remedy: str = "") 
     number = parse_numbers(texts)[0].notna()
     if number.all():
         return "numeric"
+    if number.any() and number.mean() < 0.5 and _identifies_rows(texts.to_numpy()):
+        return "category"  # hexadecimal digits, some of which look like numbers
     if number.any() and not allow_mixed:
         words = ", ".join(repr(w) for w in texts[~number].unique()[:3])
         name = str(series.name)
