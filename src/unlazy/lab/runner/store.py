@@ -206,11 +206,11 @@ class Store:
             for query in ("PRAGMA user_version", "PRAGMA application_id", "SELECT count(*) FROM sqlite_master")
         )
         if tables and application != _APPLICATION:
-            raise UnlazyError(f"{self._where} is not an unlazy store; choose another --store")
+            raise UnlazyError(f"{self._where} is not an unlazy store; choose another folder")
         if version > SCHEMA:
             raise UnlazyError(
                 f"{self._where} was written by a newer version of unlazy (format {version}, this version reads up to "
-                f"{SCHEMA}); upgrade unlazy or choose another --store"
+                f"{SCHEMA}); upgrade unlazy or choose another folder"
             )
         # NORMAL: commits survive a crash of the process; a power failure may lose the last ones but not the file.
         self._db.execute("PRAGMA synchronous = NORMAL")
@@ -246,7 +246,7 @@ class Store:
 
     def _damaged(self, experiment: Experiment, what: str) -> UnlazyError:
         return UnlazyError(
-            f"the store {self._where} contains a damaged trial of {experiment.name}: {what}; choose another --store, "
+            f"the store {self._where} contains a damaged trial of {experiment.name}: {what}; choose another folder, "
             "or run with --fresh"
         )
 
@@ -270,4 +270,4 @@ class Store:
             raise UnlazyError(f"cannot {verb} the store {self._where}: {error.strerror or error}; {_ADVICE}") from error
 
 
-_ADVICE = "stored trials are safe; free some space or choose another folder with --store, then run the command again"
+_ADVICE = "stored trials are safe; free some space or choose another folder, then run the command again"
