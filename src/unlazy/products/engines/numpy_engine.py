@@ -268,7 +268,7 @@ def _near_pairs(D: Square, xx: np.ndarray, zz: np.ndarray) -> Iterator[tuple[np.
         part = D[start : start + rows]
         close = is_near_duplicate(part, xx[start : start + rows, None] + zz, NEAR)
         if close.any():
-            i, j = np.nonzero(close)
+            i, j = np.unravel_index(np.flatnonzero(close), close.shape)  # faster than np.nonzero of a matrix
             yield i + start, j
 
 
