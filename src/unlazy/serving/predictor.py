@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from unlazy.core.errors import UnlazyError
 from unlazy.core.model_files import read_model_file
 from unlazy.estimators.preprocessing.fitted_columns import FittedColumns
-from unlazy.estimators.preprocessing.frames import as_frame
+from unlazy.estimators.preprocessing.frames import as_array, as_frame
 from unlazy.serving import models
 from unlazy.serving.saved_objects import SavedObject, decode
 
@@ -89,6 +89,10 @@ class Predictor:
 
     def _rows(self, X: Any) -> np.ndarray:
         """Rows of finite float64 numbers, encoded if the model has an encoder."""
+        if isinstance(X, Mapping):
+            X = {name: [cells] if np.ndim(cells) == 0 else cells for name, cells in X.items()}
+        elif hasattr(X, "column_names"):  # Arrow
+            X = {name: X[name] for name in X.column_names}
         if self._encoder is not None:
             return self._encoder.encode_frame(self._frame(X))
         if isinstance(X, Mapping) or hasattr(X, "columns"):
@@ -110,7 +114,7 @@ class Predictor:
         frame = pd.DataFrame(X) if isinstance(X, Mapping) else as_frame(X)
         if frame is not None:
             return frame
-        rows = np.asarray(X)
+        rows = as_array(X)
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise ValueError(f"X must have shape (rows, {self.n_features_in_}), got {rows.shape}")
         return pd.DataFrame(rows, columns=list(self.feature_names_in_))  # type: ignore[arg-type]

@@ -34,7 +34,8 @@ class ColumnScale(NamedTuple):
         """Compute weighted mean and standard deviation of each column.
 
         Columns with two values are scaled so that they differ by one, since dividing a rare indicator by its standard
-        deviation would make it the largest column. Constant columns become zero. Without `standardize` only the offset
+        deviation would make it the largest column. Constant columns become zero, whatever value they take later, since
+        nothing is known about other values. Without `standardize` only the offset
         is subtracted, which improves the accuracy of distances, and the units are kept.
         """
         w = np.full(len(X), 1 / len(X)) if weights is None else weights / weights.sum()
@@ -50,7 +51,7 @@ class ColumnScale(NamedTuple):
         span = np.where(constant, 1, high - low)
         scale = span * np.sqrt(w @ ((X - offset) / span) ** 2)
         two = np.all((low == X) | (high == X), axis=0)
-        return cls(offset, np.where(constant, np.maximum(unit, 1), np.where(two, span, scale)))
+        return cls(offset, np.where(constant, np.inf, np.where(two, span, scale)))
 
     def __call__(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         return (X - self.offset) / self.scale

@@ -6,7 +6,7 @@ import numpy as np
 
 from unlazy.estimators.preprocessing.columns import ColumnScale
 from unlazy.estimators.preprocessing.dates import date_columns
-from unlazy.estimators.preprocessing.frames import as_text, match_columns, read_column, zone_of
+from unlazy.estimators.preprocessing.frames import as_date_series, as_text, match_columns, read_column, zone_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +68,8 @@ class FittedColumns:
             return self._typed_dates(series, name)
         if kind not in ("numeric", "marked"):
             return as_text(series, name)
+        if series.isna().all():
+            return np.full(len(series), np.nan)
         values = read_column(series, name)
         if values.dtype.kind == "f":
             return values
@@ -82,10 +84,9 @@ class FittedColumns:
 
     def _typed_dates(self, series: "pd.Series", name: str) -> np.ndarray:
         """Return a column as dates in the time zone of training; text is read as dates."""
-        import pandas as pd
-
-        zone = self.dates_[name]["zone"]
-        dates = series if series.dtype.kind == "M" else pd.to_datetime(series, errors="coerce", format="mixed")
+        if series.isna().all():
+            return np.full(len(series), np.datetime64("NaT", "us"))
+        zone, dates = self.dates_[name]["zone"], as_date_series(series)
         wrong = (dates.isna() & series.notna()).to_numpy()
         if series.dtype.kind in "biuf" or wrong.any():
             example = series.iloc[int(np.argmax(wrong))] if len(series) else series.dtype

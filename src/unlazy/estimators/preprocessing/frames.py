@@ -4,6 +4,7 @@ pandas is imported only when a frame is given. Frames of Polars, Arrow and other
 `to_pandas`, so none of these libraries is imported here.
 """
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -36,6 +37,12 @@ def as_frame(X: "Points") -> "pd.DataFrame | None":
     if hasattr(X, "collect"):
         raise ValueError(f"X is a {type(X).__name__}, which has no rows yet: pass X.collect()")
     return None
+
+
+def as_array(X: Any) -> np.ndarray:
+    """Return X as an array; a list of numbers and text keeps its cells as they are."""
+    array = np.asarray(X)
+    return array if hasattr(X, "dtype") or array.dtype.kind not in "US" else np.array(X, dtype=object)
 
 
 def frame_names(frame: "pd.DataFrame") -> list[str]:
@@ -93,8 +100,8 @@ def read_column(series: "pd.Series", name: str) -> np.ndarray:
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype | pd.IntervalDtype):
         return as_text(series, name)
-    if isinstance(dtype, pd.PeriodDtype):
-        return series.dt.to_timestamp().to_numpy()
+    if isinstance(dtype, pd.PeriodDtype) or _is_arrow_date(dtype):
+        return _as_dates(as_date_series(series))
     if types.is_complex_dtype(dtype):
         raise ValueError(f"column {name!r} holds complex numbers; pass the real and imaginary parts as two columns")
     if types.is_numeric_dtype(dtype) or types.is_bool_dtype(dtype):
@@ -109,16 +116,34 @@ def read_column(series: "pd.Series", name: str) -> np.ndarray:
     if kind in _NUMBERS:
         return _as_numbers(series, name)
     if kind in _DATES:
-        return _as_dates(pd.to_datetime(series))
+        return _as_dates(as_date_series(series))
     if kind in ("timedelta", "timedelta64"):
         return _as_days(pd.to_timedelta(series))
     return as_text(series, name)
 
 
-def zone_of(series: "pd.Series") -> str:
-    """Return the time zone of a column of dates; empty if it has none."""
-    zone = getattr(series.dt, "tz", None) if series.dtype.kind == "M" else None
-    return "" if zone is None else str(zone)
+def as_date_series(series: "pd.Series") -> "pd.Series":
+    """Return dates, periods or text as a column of dates; cells that are not dates are missing."""
+    import pandas as pd
+
+    if isinstance(series.dtype, pd.PeriodDtype):
+        return series.dt.to_timestamp()
+    if series.dtype.kind == "M" and not _is_arrow_date(series.dtype):
+        return series
+    return pd.to_datetime(series.astype(object), errors="coerce", format="mixed")
+
+
+def zone_of(dates: "pd.Series") -> str:
+    """Return the name of the time zone of a column of dates; empty if it has none."""
+    zone = dates.dt.tz if dates.dtype.kind == "M" else None
+    if zone is None:
+        return ""
+    file = re.fullmatch(r"tzfile\('(.+/)?zoneinfo/(?P<name>.+)'\)", str(zone))  # zones of dateutil
+    return file["name"] if file else str(getattr(zone, "key", None) or getattr(zone, "zone", None) or zone)
+
+
+def _is_arrow_date(dtype: Any) -> bool:
+    return str(dtype).startswith("date") and str(dtype).endswith("[pyarrow]")
 
 
 def category_text(value: object) -> str:
@@ -158,7 +183,7 @@ def as_text(series: "pd.Series", name: str) -> np.ndarray:
 def _as_dates(series: "pd.Series") -> np.ndarray:
     if getattr(series.dt, "tz", None) is not None:
         series = series.dt.tz_localize(None)
-    return series.to_numpy(dtype="datetime64[ns]")
+    return series.to_numpy(dtype="datetime64[us]")  # nanoseconds end in 2262
 
 
 def _as_days(series: "pd.Series") -> np.ndarray:

@@ -26,9 +26,18 @@ from unlazy.core.arrays import Labels, Points
 from unlazy.estimators.preprocessing.columns import ColumnScale
 from unlazy.estimators.preprocessing.dates import date_columns, elapsed_days, varying_parts
 from unlazy.estimators.preprocessing.fitted_columns import FittedColumns
-from unlazy.estimators.preprocessing.frames import as_frame, category_text, frame_names, read_column, zone_of
+from unlazy.estimators.preprocessing.frames import (
+    as_array,
+    as_date_series,
+    as_frame,
+    category_text,
+    frame_names,
+    read_column,
+    zone_of,
+)
 from unlazy.estimators.preprocessing.training_rows import (
     TrainingRows,
+    group_copies,
     mean_target,
     median_of_known,
     shrunk_means,
@@ -210,7 +219,10 @@ class TableEncoder(FittedColumns, TransformerMixin, BaseEstimator):
         frame = self._as_fitted_frame(X)
         Y = targets_to_average(y, len(frame))
         w = None if sample_weight is None else _check_sample_weight(sample_weight, Y, ensure_non_negative=True)
-        fold = np.random.default_rng(0).permutation(len(frame)) % max(2, int(self.folds))
+        w = None if w is None else w / min(1.0, w.mean())
+        columns = [read_column(frame.iloc[:, j], name) for j, name in enumerate(self.columns_)]
+        group = group_copies(columns)
+        fold = np.random.default_rng(0).permutation(group.max() + 1)[group] % max(2, int(self.folds))
         rows = TrainingRows(Y, w, fold, y is not None)
         self.prior_ = mean_target(Y, w)
         self.kinds_: dict[str, str] = {}
@@ -221,10 +233,9 @@ class TableEncoder(FittedColumns, TransformerMixin, BaseEstimator):
         self.means_: dict[str, np.ndarray] = {}
         parts, names, source = [], [], []
         for j, name in enumerate(self.columns_):
-            series = frame.iloc[:, j]
-            values = read_column(series, name)
+            values = columns[j]
             if values.dtype.kind == "M":
-                self.dates_[name] = {"zone": zone_of(series)}
+                self.dates_[name] = {"zone": zone_of(as_date_series(frame.iloc[:, j]))}
                 part, labels = self._fit_dates(values, name, rows)
             elif values.dtype.kind == "O":
                 part, labels = self._fit_categories(values, name, rows)
@@ -324,7 +335,7 @@ class TableEncoder(FittedColumns, TransformerMixin, BaseEstimator):
         """Return an array with the number of columns of `fit`."""
         if hasattr(self, "n_features_in_") and not hasattr(self, "feature_names_in_"):
             return validate_data(self, _dense(X), reset=False, dtype=None, ensure_all_finite=False)
-        array, names = np.asarray(_dense(X)), self.columns_
+        array, names = _dense(X), self.columns_
         if array.ndim != 2 or array.shape[1] != len(names):
             raise ValueError(
                 f"the model was fitted to {len(names)} columns ({', '.join(names[:8])}), got shape {array.shape}"
@@ -333,7 +344,7 @@ class TableEncoder(FittedColumns, TransformerMixin, BaseEstimator):
 
 
 def _dense(X: Points) -> Points:
-    """Return X; raise ValueError if it is sparse."""
+    """Return X as an array; raise ValueError if it is sparse."""
     if issparse(X):
         raise ValueError("X is sparse and an encoder of tables needs dense columns: pass X.toarray()")
-    return np.asarray(X) if hasattr(X, "addressable_shards") else X  # JAX arrays
+    return as_array(X)
