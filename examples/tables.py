@@ -46,3 +46,5 @@ with tempfile.TemporaryDirectory() as folder:
     again = unlazy.load(path)
     same = np.array_equal(again.predict_proba(X), classifier.predict_proba(X))
     print(f"saved {path.stat().st_size} bytes; predictions after loading are bitwise equal: {same}")
+    served = unlazy.load_predictor(path).predict_proba(X)  # needs NumPy and SciPy only, so a server starts at once
+    print(f"without JAX      largest difference {np.abs(served - classifier.predict_proba(X)).max():.0e}")
