@@ -109,9 +109,8 @@ ESTIMATORS = {
     "RandomFeatures": {}, "TwoLayerRegressor": {"width": 4},
 }  # fmt: skip
 WITHOUT = {
-    "MLP", "precision", "load", "load_predictor", "save", "Comparison", "Direct", "PreconditionedCG", "NystromCG", "Askotch",
-    "EigenPro",
-    "Richardson", "SolveOptions", "StudyOptions", "TableOptions", "Progress", "check_device",
+    "MLP", "precision", "load", "load_predictor", "save", "Comparison", "Direct", "PreconditionedCG", "NystromCG",
+    "Askotch", "EigenPro", "Richardson", "SolveOptions", "StudyOptions", "TableOptions", "Progress", "check_device",
     "watch", "Monitor", "WatchOptions",
 }  # fmt: skip
 """Descriptions, settings, files and results: no points come in. `watch` hands its inputs to the network."""
