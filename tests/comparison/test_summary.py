@@ -9,7 +9,7 @@ import pytest
 from test_verdict import flat, study
 
 from unlazy.comparison.data.leakage import Suspect
-from unlazy.comparison.data.table import make_table
+from unlazy.comparison.data.table import make_table, split_rows
 from unlazy.comparison.report.figures import (
     MAX_TICK_LABELS,
     _around_one,
@@ -146,7 +146,9 @@ def test_many_balanced_classes_are_judged_by_mistakes():
     text = "\n".join([headline(c), *sentences(c), *(text for _, text in summarize(c).actions)])
     assert "the share of mistakes of the selected rich model" in text and "average precision" not in text
     assert "misclassifies 33.9% of the test rows, which is 35.7% [35.7%, 35.7%] of the mistakes of always" in text
-    assert "1.01 [1.01, 1.01] times" in text and "compared with 95.0% for always predicting the most frequent" in text
+    assert c.constant_error == pytest.approx(0.95, abs=0.02)  # of 100 test rows, five in each class up to rounding
+    constant = f"compared with {100 * c.constant_error:.1f}% for always predicting the most frequent"
+    assert "1.01 [1.01, 1.01] times" in text and constant in text
 
 
 def test_probabilities_show_a_signal_that_mistakes_do_not():
@@ -222,6 +224,59 @@ def test_a_rare_class_is_reported_by_its_precision():
     text = dict(summarize(Findings(c, decide_verdict(c), None)).actions)["Model"]
     assert "average precision of 0.43 for 'yes', compared with 0.05 for a random order" in text
     assert "misclassified" not in text
+
+
+def rare_study(unknown=(), splits=6):
+    """The study PAYS with 5% positives, whose ranks are unknown in some splits."""
+    made, rows = study(PAYS, splits=splits), []
+    for r in made.records:
+        ranks = {"missed": r.measures["risk"], "auc": 0.9, "precision": 1 - r.measures["risk"], "mistakes": 0.05}
+        if r.params["split"] in unknown:
+            ranks |= dict.fromkeys(("missed", "auc", "precision"), math.nan)
+        rows.append(Record(r.params, 0, r.measures | ranks))
+    rare = make_table(made.table.frame, np.where(np.arange(400) % 20 == 0, "yes", "no"))
+    return replace(made, table=rare, records=Records(rows))
+
+
+def test_splits_without_the_rare_class_are_left_out():
+    """The same answer as from the other splits alone, and a note."""
+    made = rare_study({1, 4})
+    rest = [r for r in made.records if r.params["split"] not in (1, 4)]
+    place = {s: i for i, s in enumerate((0, 2, 3, 5))}
+    rest = [Record(r.params | {"split": place[r.params["split"]]}, 0, r.measures) for r in rest]
+    alone = replace(made, splits=4, records=Records(rest))
+    c, d = (Findings(one, decide_verdict(one), None) for one in (made, alone))
+    assert c.verdict == d.verdict and c.verdict.word == "pays"
+    columns = ["name", "risk", "low", "high", "precision", "auc"]
+    assert c.models[columns].to_dict() == d.models[columns].to_dict() and c.expected == d.expected
+    assert c.paired_ratios == d.paired_ratios and c.curves["gaussian"].risks.shape == (3, 4)
+    (note,) = c.notes
+    assert note.startswith("2 of 6 test sets have no row of the class 'yes' and are left out") and not d.notes
+
+
+@pytest.mark.parametrize("unknown", [(0, 1, 2, 3, 4), range(6)])
+def test_few_test_sets_with_the_rare_class_decide_nothing(unknown):
+    made = rare_study(unknown)
+    c = Findings(made, decide_verdict(made), None)
+    top = summarize(c)
+    text = "\n".join([headline(c), *sentences(c), top.answer, top.confidence, *(text for _, text in top.actions)])
+    assert c.verdict.word == "undecided" and "nan" not in text
+    assert f"only {6 - len(unknown)} of " in text
+
+
+def test_errors_of_a_constant_are_those_on_the_test_rows():
+    """Groups without the smaller class on the test side: always predicting the other one makes no mistake there."""
+    made = study(PAYS, splits=2)
+    table = make_table(made.table.frame, np.where(np.arange(400) % 4 == 0, "yes", "no"))
+    rows = [Record(r.params, 0, r.measures | {"mistakes": 0.0}) for r in made.records]
+    c = replace(made, table=table, records=Records(rows))
+    found = Findings(c, decide_verdict(c), None)
+    wrong = [np.mean(table.y[split_rows(table, s)[1]] == "yes") for s in range(2)]
+    assert found.constant_error == pytest.approx(np.mean(wrong), rel=1e-12)
+    late = replace(table, time=np.argsort(np.argsort(table.y == "no", kind="stable")).astype(float))
+    c = Findings(replace(c, table=late), found.verdict, None)
+    assert c.constant_error == 0.0  # the last rows are all "no"
+    assert "0.0% misclassified, compared with 0.0% for always" in dict(summarize(c).actions)["Model"]
 
 
 def test_gaps_are_paired_for_candidates_of_the_first_trials_too():

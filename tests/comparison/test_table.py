@@ -84,6 +84,19 @@ def test_splits_keep_equal_rows_together_and_sizes_nested():
     assert not np.array_equal(split_rows(doubled, 1)[0], first[0])
 
 
+def test_groups_with_the_rarest_class_are_spread_over_both_sides():
+    """Eight of 80 patients have positive rows, never in their first one: a quarter of them is in every test set."""
+    patient = np.repeat(np.arange(80), 3)
+    ill = (patient % 10 == 0) & (np.arange(240) % 3 == 2)
+    data = frame(240, patient=patient).drop(columns="price")
+    for drop in (np.zeros(240, bool), patient % 3 == 1):  # also with groups of different sizes
+        kept = ~(drop & (np.arange(240) % 3 == 0))
+        t = make_table(data[kept], np.where(ill, "yes", "no")[kept], group="patient")
+        for number in range(10):
+            train, test = split_rows(t, number)
+            assert 1 <= np.sum(t.y[test] == "yes") <= 3 and not set(t.groups[train]) & set(t.groups[test])
+
+
 def test_tables_round_trip(tmp_path):
     t = table(classes=True)
     t.frame.loc[3, "color"] = None

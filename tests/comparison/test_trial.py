@@ -59,6 +59,14 @@ def test_errors_of_classes_are_relative_to_a_constant():
     assert never["log_loss"] == pytest.approx(-np.log(1e-6), rel=1e-12)  # not infinite
 
 
+def test_ranks_of_a_class_without_test_rows_are_unknown():
+    classes, labels = np.array(["no", "yes"]), np.array(["no"] * 9 + ["yes"])
+    P = np.linspace(0.1, 0.9, 4)[:, None] * [-1, 1] + [1, 0]
+    absent = trial._ranks(P, np.array(["no"] * 4), labels, classes)
+    assert set(absent) == {"auc", "precision", "missed"} and np.isnan(list(absent.values())).all()
+    assert trial._ranks(P, np.array(["no"] * 3 + ["yes"]), labels, classes)["auc"] == 1.0
+
+
 def test_the_model_of_a_long_trial_is_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(trial, "LONG_TRIAL", 0.0)
     key = jax.random.key(0)

@@ -197,8 +197,9 @@ def held_out_count(table: EncodedTable) -> int:
 def split_rows(table: EncodedTable, number: int, draw: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return training rows, ordered so that every prefix is a random sample, and test rows.
 
-    Rows with identical inputs stay together, and the order is stratified by class. If rows have times, the test rows
-    are a time window that starts earlier from split to split, and the training rows are those before it.
+    Rows with identical inputs stay together, and the order is stratified by class: a group counts as the rarest class
+    that it contains. If rows have times, the test rows are a time window that starts earlier from split to split, and
+    the training rows are those before it.
     """
     rng = np.random.default_rng([number, len(table), *([draw] if draw else [])])
     if len(table.time):
@@ -206,7 +207,7 @@ def split_rows(table: EncodedTable, number: int, draw: int = 0) -> tuple[np.ndar
     first = np.unique(table.groups, return_index=True)[1]
     order = rng.permutation(len(first))
     if table.task == "classification":
-        labels = table.y[first][order]
+        labels = _rarest_in_group(table)[order]
         place = np.empty(len(order))
         for label in np.unique(labels):
             rows = np.flatnonzero(labels == label)
@@ -219,6 +220,16 @@ def split_rows(table: EncodedTable, number: int, draw: int = 0) -> tuple[np.ndar
     while held < len(rows) - 1 and table.groups[rows[held]] == table.groups[rows[held - 1]]:
         held += 1  # do not split rows of one group
     return rows[held:], rows[:held]
+
+
+def _rarest_in_group(table: EncodedTable) -> np.ndarray:
+    """The rarest class in each group of rows, as a class number."""
+    codes, counts = np.unique(table.y, return_inverse=True, return_counts=True)[1:]
+    order = np.argsort(counts, kind="stable")  # from the rarest class
+    place = np.argsort(order)
+    found = np.full(int(table.groups.max()) + 1, len(counts))
+    np.minimum.at(found, table.groups, place[codes])
+    return order[found]
 
 
 def _split_by_time(table: EncodedTable, number: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ import pandas as pd
 import scipy.stats
 
 from unlazy.comparison.data.leakage import Suspect
+from unlazy.comparison.data.table import split_rows
 from unlazy.comparison.report.paired_ratios import paired_ratios, ratio_table
 from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.held_out import HeldOutPredictions, held_out_predictions
@@ -20,7 +21,7 @@ from unlazy.comparison.study.model import FinalModel, interval_radius
 from unlazy.comparison.study.more_rows import MoreRowsLaw
 from unlazy.comparison.study.partial_dependence import PartialDependence, partial_dependence
 from unlazy.comparison.study.study import Study
-from unlazy.comparison.study.suspect_errors import SuspectErrors
+from unlazy.comparison.study.suspect_errors import SuspectErrors, known_mean
 from unlazy.comparison.study.verdict import Verdict, corrected_interval, inner_ratio
 from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 from unlazy.measures.dependence import count_directions, gradient_directions
@@ -172,7 +173,18 @@ class Findings:
     @property
     def notes(self) -> tuple[str, ...]:
         """Automatic corrections, dropped rows and columns, and limits set by the budget."""
-        return (*self.study.table.notes, *self.study.notes, *(self.final.notes if self.final else ()))
+        study = self.study
+        left_out = () if study.measured == study.splits else (
+            f"{study.splits - study.measured} of {study.splits} test sets have no row of the class "
+            f"{str(study.rarest[0])!r} and are left out of its average precision and area under the ROC curve",
+        )  # fmt: skip
+        return (*study.table.notes, *study.notes, *left_out, *(self.final.notes if self.final else ()))
+
+    @cached_property
+    def constant_error(self) -> float:
+        """Error of a constant prediction on the test rows of the chosen model, in familiar units, averaged over splits:
+        RMSE of the mean, share of mistakes of the most frequent class, or average precision of a random order."""
+        return constant_error(self.study, self.chosen)
 
 
 def curves(study: Study) -> dict[str, RiskCurve]:
@@ -181,7 +193,10 @@ def curves(study: Study) -> dict[str, RiskCurve]:
     found = {}
     for name in study.candidates:
         mine = study.records.where(candidate=name)
-        rows = {n: {r.params["split"]: r.measures[study.risk_measure] for r in mine.where(n=n)} for n in study.sizes}
+        rows = {
+            n: {r.params["split"]: v for r in mine.where(n=n) if not math.isnan(v := r.measures[study.risk_measure])}
+            for n in study.sizes
+        }
         sizes = tuple(n for n in study.sizes if len(rows[n]) >= min(2, study.splits))
         common = sorted(set.intersection(*(set(rows[n]) for n in sizes))) if sizes else []
         if common:
@@ -200,7 +215,8 @@ def models_table(study: Study) -> pd.DataFrame:
             continue
         n = sizes[-1]
         last = mine.where(n=n)
-        risk = corrected_interval(np.log(np.maximum(last.measure(study.risk_measure), 1e-9)), study.overlap)
+        risks = last.measure(study.risk_measure)
+        risk = corrected_interval(np.log(np.maximum(risks[~np.isnan(risks)], 1e-9)), study.overlap)
         row = {
             "model": CANDIDATES[name].title, "name": name, "family": CANDIDATES[name].family, "n": n,
             "finalist": name in study.finalists, "risk": risk.value,
@@ -209,12 +225,29 @@ def models_table(study: Study) -> pd.DataFrame:
         if study.table.task == "classification":
             row["mistakes"] = float(np.mean(last.measure("mistakes")))
             shown = {"average_precision": ("auc", "precision"), "log_loss": ("log_loss",)}.get(study.metric.name, ())
-            row |= {key: float(np.mean(last.measure(key))) for key in shown}
+            row |= {key: known_mean(last.measure(key)) for key in shown}
         else:
             row["rmse"] = math.sqrt(float(np.mean(last.measure("risk") * last.measure("constant"))))
         rows.append(row)
     table = pd.DataFrame(rows)
     return table.sort_values(["finalist", "n", "risk"], ascending=[False, False, True], ignore_index=True)
+
+
+def constant_error(study: Study, name: str) -> float:
+    """Error of a constant learned from the training rows of each split, on the test rows of a model's largest
+    trials."""
+    last = study.records.where(candidate=name, n=study.sizes[-1])
+    if study.table.task == "regression":
+        return math.sqrt(float(np.mean(last.measure("constant"))))
+    errors, labels = [], study.table.y
+    for r in last:
+        train, test = split_rows(study.table, r.params["split"], r.params.get("draw", 0))
+        if study.rare:
+            errors.append(float(np.mean(labels[test] == study.rarest[0])) or math.nan)  # a split without it is left out
+        else:
+            classes, counts = np.unique(labels[train[: r.params["n"]]], return_counts=True)
+            errors.append(float(np.mean(labels[test] != classes[np.argmax(counts)])))
+    return known_mean(np.array(errors))
 
 
 def chosen_model(study: Study, verdict: Verdict) -> str:
@@ -292,8 +325,9 @@ def expected_risk(study: Study) -> Interval:
     last = study.records.where(n=study.sizes[-1])
     risks = {(r.params["candidate"], r.params["split"]): r.measures[study.risk_measure] for r in last}
     logs = np.log(np.maximum([[risks[c, s] for s in range(study.splits)] for c in study.finalists], 1e-9))
+    logs = logs[:, ~np.isnan(logs).any(0)]
     J = logs.shape[1]
     if J < 2:
-        return Interval(float(np.exp(logs.min())), math.nan, math.nan)
+        return Interval(float(np.exp(logs.min())) if J else math.nan, math.nan, math.nan)
     picked = [logs[np.argmin(np.delete(logs, s, 1).mean(1)), s] for s in range(J)]
     return corrected_interval(np.array(picked), study.overlap)

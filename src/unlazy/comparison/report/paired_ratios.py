@@ -56,21 +56,22 @@ def ratio_table(study: Study, chosen: str) -> pd.DataFrame:
 
 
 def _splits(study: Study, name: str, n: int) -> set[int]:
-    return {r.params["split"] for r in study.records.where(candidate=name, n=n)}
+    """Splits for which the risk of a model is known."""
+    mine = study.records.where(candidate=name, n=n)
+    return {r.params["split"] for r in mine if not math.isnan(r.measures[study.risk_measure])}
 
 
 def _paired_ratio(study: Study, name: str, chosen: str, n: int) -> tuple[Interval, int]:
     """Risk ratio with its interval, and the number of splits."""
-    found = _logs(study, name, chosen, n)
-    if n == study.sizes[-1] and name in study.finalists:
-        found = found[: study.splits]
+    compared = n == study.sizes[-1] and name in study.finalists
+    found = _logs(study, name, chosen, n, study.splits if compared else None)
     smaller = [_logs(study, name, chosen, m) for m in study.sizes if m < n]
     return corrected_interval(found, study.overlap, smaller), len(found)
 
 
-def _logs(study: Study, name: str, chosen: str, n: int) -> np.ndarray:
-    """Logarithm of the risk ratio on the splits that both models have."""
+def _logs(study: Study, name: str, chosen: str, n: int, most: int | None = None) -> np.ndarray:
+    """Logarithm of the risk ratio on the splits that both models have, of the first `most` splits."""
     last = study.records.where(n=n)
     risks = {(r.params["candidate"], r.params["split"]): max(r.measures[study.risk_measure], 1e-9) for r in last}
-    both = sorted(_splits(study, name, n) & _splits(study, chosen, n))
+    both = sorted(s for s in _splits(study, name, n) & _splits(study, chosen, n) if most is None or s < most)
     return np.log([risks[name, s] / risks[chosen, s] for s in both])

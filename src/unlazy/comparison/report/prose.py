@@ -34,7 +34,9 @@ def headline(c: Findings) -> str:
             f"No measurable signal: with {n:,} training rows, no model predicts {c.study.table.target!r} significantly "
             f"better than {c.study.metric.constant} ({_term(c)} {_range(c.verdict.signal)} times as large)."
         )
-    if c.study.splits < 2:
+    if c.study.measured < c.study.splits and not math.isfinite(ratio.high):
+        how = f"only {c.study.measured} of {c.study.splits} test sets have rows of the class {str(c.study.rarest[0])!r}"
+    elif c.study.splits < 2:
         how = f"only one split finished in time, with {n:,} training rows"
     elif not math.isfinite(ratio.high):
         how = f"only {c.study.splits} splits finished in time with {n:,} training rows, too few for an interval"
@@ -99,6 +101,9 @@ def suspect_lines(c: Findings) -> list[str]:
     if found is None:
         without = "without" if c.suspects_kept else "with"
         lines.append(f"There was no time to measure the error {without} {them}; a larger --budget would give it.")
+    elif math.isnan(found.with_them):
+        label = str(c.study.rarest[0])
+        lines.append(f"Their effect is unknown: the test sets of that comparison have no row of the class {label!r}.")
     else:
         before, after = (error_value(c, value) for value in (found.without_them, found.with_them))
         lines.append(
@@ -163,7 +168,8 @@ def _use(c: Findings) -> list[str]:
     """The chosen model, its error, and models that are better or as good; without a decision it is not recommended."""
     best = c.models[c.models["name"] == c.chosen].iloc[0]
     start = "Use" if c.verdict.word != "undecided" else "Selected so far is"
-    lines = [f"{start} the {best['model']}: trained on {best['n']:,} rows, {_performance(c, best)}."]
+    known = f", {_performance(c, best)}" if c.study.measured else ""
+    lines = [f"{start} the {best['model']}: trained on {best['n']:,} rows{known}."]
     equals = [_title(name) for name in c.as_good if name != c.chosen]
     better = [_title(name) for name in c.better]
     if better:
@@ -222,14 +228,14 @@ def _performance(c: Findings, best: pd.Series) -> str:
 
 def _rare(c: Findings) -> list[str]:
     """How well a rare class is ranked."""
-    if not c.study.rare:
+    if not c.study.rare or not c.study.measured:
         return []
     best = c.models[c.models["name"] == c.chosen].iloc[0]
     label, share = c.study.rarest
     return [
         f"The class {str(label)!r} has {percent(share)} of the rows, and models are judged by how high they rank it: "
         f"average precision {best['precision']:.2f} (1 is perfect, and the shortfall is the distance from 1; a random "
-        f"order has {format_number(share, 2)}), area under the ROC curve {best['auc']:.2f} (a random order has 0.50)."
+        f"order has {format_number(c.constant_error, 2)}), area under the ROC curve {best['auc']:.2f} (a random order has 0.50)."
     ]
 
 

@@ -112,7 +112,9 @@ def _confidence(c: Findings) -> str:
     if study.splits < 2:
         return f"None yet. {how}; a single split does not show how much splits differ."
     if c.verdict.word == "undecided" and not math.isfinite(ratio.high):
-        return f"Low. {how}; two splits are too few to show how much splits differ."
+        few = "two splits are too few" if study.measured == study.splits else \
+            f"only {study.measured} of these test sets have rows of the class {str(study.rarest[0])!r}, too few"  # fmt: skip
+        return f"Low. {how}; {few} to show how much splits differ."
     if study.splits < MIN_SPLITS:
         how += ", and more often on fewer rows to see how much splits differ"
     if c.verdict.word == "noise":
@@ -150,7 +152,10 @@ def _model(c: Findings) -> str:
         text += ", selected by its error on training rows; another model may be as good."
     else:
         text = f"Use the {best['model']}{', saved as model.unlazy' if saved else ''}."
-    text += f" On unseen rows: {error_text(c, best)}, compared with {_constant(c)}."
+    if c.study.measured:
+        text += f" On unseen rows: {error_text(c, best)}, compared with {_constant(c)}."
+    else:
+        text += f" Its error is unknown: no test set has a row of the class {str(c.study.rarest[0])!r}."
     radius = c.radius(0.9)
     if radius is not None:
         text += f" 90% of predictions are off by less than {format_number(radius)}."
@@ -164,15 +169,12 @@ def _model(c: Findings) -> str:
 
 
 def _constant(c: Findings) -> str:
-    """The error of a constant prediction."""
+    """The error of a constant prediction on the same test rows."""
     if c.study.table.task == "regression":
-        last = c.study.records.where(candidate=c.chosen, n=c.study.sizes[-1])
-        error = math.sqrt(float(np.mean(last.measure("constant"))))
-        return f"{format_number(error)} for always predicting the mean"
+        return f"{format_number(c.constant_error)} for always predicting the mean"
     if c.study.rare:  # the share of mistakes is insensitive to a rare class
-        return f"{format_number(c.study.rarest[1], 2)} for a random order"
-    counts = np.unique(c.study.table.y, return_counts=True)[1]
-    return f"{mistakes_text(1 - counts.max() / counts.sum())} for always predicting the most frequent class"
+        return f"{format_number(c.constant_error, 2)} for a random order"
+    return f"{mistakes_text(c.constant_error)} for always predicting the most frequent class"
 
 
 def _inputs(c: Findings) -> list[tuple[str, str]]:

@@ -94,8 +94,15 @@ def _seconds(mine: Records, n: int) -> float:
 
 
 def familiar_error(metric: Metric, records: Records) -> float:
-    """Error in familiar units: RMSE, average precision, log loss, or share of mistakes; the mean over splits."""
+    """Error in familiar units: RMSE, average precision, log loss, or share of mistakes; the mean over splits
+    that have it."""
     if metric.name == "rmse":
         return math.sqrt(float(np.mean(records.measure("risk") * records.measure("constant"))))
     measure = {"average_precision": "precision", "log_loss": "log_loss"}.get(metric.name, "mistakes")
-    return float(np.mean(records.measure(measure)))
+    return known_mean(records.measure(measure))
+
+
+def known_mean(values: np.ndarray) -> float:
+    """Mean over the splits that have the measure; NaN if none has it."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan

@@ -5,6 +5,7 @@ learned from the n training rows. Errors are relative to the best constant: 1 pr
 frequencies), 0 is exact.
 """
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -117,13 +118,13 @@ def _log_loss(P: np.ndarray, codes: np.ndarray) -> float:
 
 def _ranks(probabilities: np.ndarray, truth: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> dict[str, float]:
     """Ranking of the rarest class: area under the ROC curve, average precision, and 1 - average precision relative to
-    chance; chance values if the class is absent from the test rows."""
+    chance; NaN if the class is absent from the test rows."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     rarest = int(np.argmin([np.sum(labels == c) for c in classes]))
-    found, share = truth == classes[rarest], float(np.mean(labels == classes[rarest]))
+    found = truth == classes[rarest]
     if not 0 < found.sum() < len(found):
-        return {"auc": 0.5, "precision": share, "missed": 1.0}
+        return dict.fromkeys(("auc", "precision", "missed"), math.nan)
     precision = float(average_precision_score(found, probabilities[:, rarest]))
     missed = max((1 - precision) / (1 - float(found.mean())), 0.5 / len(truth))
     return {"auc": float(roc_auc_score(found, probabilities[:, rarest])), "precision": precision, "missed": missed}

@@ -70,9 +70,11 @@ def corrected_interval(logs: Logs, overlap: float, smaller: Sequence[Logs] = ())
 
     For two splits the variance is pooled with that of `smaller` sizes that have at least MIN_SPLITS. These are the same
     splits again, so the degrees of freedom are those of one size, not their sum. Without sizes to pool, or with one
-    split, the interval is NaN.
+    split, the interval is NaN; without any, the mean too.
     """
     J = len(logs)
+    if not J:
+        return Interval(math.nan, math.nan, math.nan)
     middle = float(np.mean(logs))
     pooled = [logs, *(other for other in smaller if len(other) >= MIN_SPLITS)] if J < MIN_SPLITS else [logs]
     freedom = max(len(one) for one in pooled) - 1
@@ -122,14 +124,15 @@ def _ranked(study: Study, best: dict[int, str]) -> bool:
     if not study.rare or len(best) < 2:
         return False
     area = _grid(study, study.sizes[-1], "auc")
-    odds = np.log([area[name, s] / max(1 - area[name, s], 1e-3) + 1e-9 for s, name in best.items()])
+    areas = [area[name, s] for s, name in best.items() if (name, s) in area]
+    odds = np.log([a / max(1 - a, 1e-3) + 1e-9 for a in areas])
     return corrected_interval(odds, study.overlap).low > MIN_ODDS
 
 
 def _best_logs(study: Study, n: int, every: bool = False, measure: str = "") -> Logs:
     """Logarithm of the relative error of the best finalist of each split."""
     risk, best = _grid(study, n, measure or study.risk_measure), inner_choice(study, n, study.finalists, every)
-    return np.array([_log(risk[name, s]) for s, name in best.items()])
+    return np.array([_log(risk[name, s]) for s, name in best.items() if (name, s) in risk])
 
 
 def inner_choice(study: Study, n: int, names: Sequence[str], every: bool = False) -> dict[int, str]:
@@ -155,7 +158,8 @@ def inner_logs(study: Study, n: int, first: Sequence[str], second: Sequence[str]
     """Logarithm of that ratio for each split."""
     risk = _grid(study, n, study.risk_measure)
     one, other = (inner_choice(study, n, names, every) for names in (first, second))
-    return np.array([_log(risk[one[s], s]) - _log(risk[other[s], s]) for s in one if s in other])
+    both = [((one[s], s), (other[s], s)) for s in one if s in other]
+    return np.array([_log(risk[a]) - _log(risk[b]) for a, b in both if a in risk and b in risk])
 
 
 def _word(ratio: Interval, has_signal: bool, enough: bool) -> VerdictWord:
@@ -177,8 +181,9 @@ def _onset(ratios: dict[int, Interval]) -> int | None:
 
 
 def _grid(study: Study, n: int, measure: str) -> dict[tuple[str, int], float]:
-    """Map (model, split) to the measure at one size; failed trials are absent."""
-    return {(r.params["candidate"], r.params["split"]): r.measures[measure] for r in study.records.where(n=n)}
+    """Map (model, split) to the measure at one size; failed trials and splits that do not have it are absent."""
+    found = {(r.params["candidate"], r.params["split"]): r.measures[measure] for r in study.records.where(n=n)}
+    return {key: value for key, value in found.items() if not math.isnan(value)}
 
 
 def _often(choice: dict[int, str]) -> str:
