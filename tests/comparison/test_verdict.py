@@ -112,6 +112,14 @@ def test_two_splits_that_agree_are_not_significant(log):
     )  # a spread that five splits have shown
 
 
+def test_noise_needs_an_interval_that_excludes_a_useful_gain():
+    """Splits from half to twice the error of a constant may hide a gain of a half."""
+    nothing = flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1)
+    found = decide_verdict(study(nothing, wobble=0.5))
+    assert found.signal.low < 0.8 and found.word == "undecided" and not found.has_signal
+    assert decide_verdict(study(nothing, wobble=0.05)).word == "noise"
+
+
 def test_two_splits_never_give_the_verdict_noise():
     rows = [Record(r.params, 0, r.measures | {"risk": 0.97}) for r in few([0.0, 0.0]).records]
     found = decide_verdict(Study(TABLE, NAMES, (300,), 2, Records(rows), 60.0))

@@ -10,8 +10,8 @@ have fewer than three splits too, there is no interval. Which error is the risk 
     pays           the 95% interval of lazy/rich risk lies above 1.05
     does not pay   it lies below 1.25: at most a fifth of the risk can be gained
     noise          the risk of the best model (selected likewise) relative to a constant has an interval that reaches
-                   0.98 and a value of at least 0.9, with at least half of the rows or 2,000; with fewer rows, or
-                   without an interval, the verdict is undecided
+                   0.98, and that excludes a useful gain: it lies above 0.8, with at least half of the rows or 2,000;
+                   with fewer rows, or another interval, the verdict is undecided
     undecided      otherwise
 """
 
@@ -25,7 +25,7 @@ import scipy.stats
 from jaxtyping import Float
 
 from unlazy.comparison.study.candidates import CANDIDATES
-from unlazy.comparison.study.plan import MIN_SPLITS
+from unlazy.comparison.study.plan import MAX_SPLITS, MIN_SPLITS
 from unlazy.comparison.study.study import Study
 from unlazy.measures.scaling_fit import Interval
 
@@ -35,6 +35,8 @@ NO_GAIN_BELOW = 1.25
 SIGNAL_BOUND, SIGNAL_VALUE = 0.98, 0.9
 """There is a signal if the interval of the best model's risk, relative to a constant, lies below the first value or the
 risk itself is below the second."""
+NOISE_ABOVE = 0.8
+"""The verdict is noise only if the interval of that risk lies above this value: less than a fifth can be gained."""
 MIN_NOISE_ROWS = 2000
 """With fewer training rows than this, and less than half of those available, the verdict is never noise."""
 MIN_ODDS = 1.2
@@ -96,9 +98,35 @@ def decide_verdict(study: Study) -> Verdict:
     smaller = [_best_logs(study, n, True) for n in study.sizes[:-1]]
     signal = corrected_interval(_best_logs(study, top), study.overlap, smaller)
     seen = _is_signal(signal) or _ranked(study, best) or _improves_probabilities(study)
-    enough = top >= min(0.5 * (1 - study.overlap) * len(study.table), MIN_NOISE_ROWS) and math.isfinite(signal.high)
-    word = _word(ratios[top], seen, enough)
+    word = _word(ratios[top], seen, _enough_rows(study) and signal.low >= NOISE_ABOVE)
     return Verdict(word, ratios[top], signal, _onset(ratios), ratios, picks, seen)
+
+
+def _enough_rows(study: Study) -> bool:
+    """Whether a signal would have been seen with so many training rows."""
+    return study.sizes[-1] >= min(0.5 * (1 - study.overlap) * len(study.table), MIN_NOISE_ROWS)
+
+
+def splits_may_decide(study: Study, verdict: Verdict) -> bool:
+    """Whether MAX_SPLITS splits may decide an undecided verdict at the same size: the intervals that they would have,
+    with the same means and variances, decide it."""
+    J = study.measured
+    if J < MIN_SPLITS:
+        return study.splits < MAX_SPLITS
+    if J >= MAX_SPLITS:
+        return False
+
+    def narrowed(found: Interval) -> Interval:
+        middle, share = math.log(found.value), study.overlap / (1 - study.overlap)
+        before, after = (scipy.stats.t.ppf(0.975, k - 1) * math.sqrt(1 / k + share) for k in (J, MAX_SPLITS))
+        reach = (math.log(found.high) - middle) * float(after / before)
+        return Interval(found.value, math.exp(middle - reach), math.exp(middle + reach))
+
+    if verdict.has_signal:
+        return _word(narrowed(verdict.ratio), True, False) != "undecided"
+    signal, odds = narrowed(verdict.signal), _odds(study, inner_choice(study, study.sizes[-1], study.finalists))
+    ranked = odds is not None and math.isfinite(odds.high) and narrowed(odds).low > MIN_ODDS
+    return _is_signal(signal) or ranked or (_enough_rows(study) and signal.low >= NOISE_ABOVE)
 
 
 def finalists_by_family(study: Study) -> dict[str, list[str]]:
@@ -121,12 +149,18 @@ def _improves_probabilities(study: Study) -> bool:
 
 def _ranked(study: Study, best: dict[int, str]) -> bool:
     """Whether a rare class is ranked significantly above the others: an area under the ROC curve above 1/2."""
+    odds = _odds(study, best)
+    return odds is not None and odds.low > MIN_ODDS
+
+
+def _odds(study: Study, best: dict[int, str]) -> Interval | None:
+    """Odds that a row of a rare class is ranked above another row; None if no class is rare."""
     if not study.rare or len(best) < 2:
-        return False
+        return None
     area = _grid(study, study.sizes[-1], "auc")
     areas = [area[name, s] for s, name in best.items() if (name, s) in area]
     odds = np.log([a / max(1 - a, 1e-3) + 1e-9 for a in areas])
-    return corrected_interval(odds, study.overlap).low > MIN_ODDS
+    return corrected_interval(odds, study.overlap)
 
 
 def _best_logs(study: Study, n: int, every: bool = False, measure: str = "") -> Logs:
@@ -162,9 +196,9 @@ def inner_logs(study: Study, n: int, first: Sequence[str], second: Sequence[str]
     return np.array([_log(risk[a]) - _log(risk[b]) for a, b in both if a in risk and b in risk])
 
 
-def _word(ratio: Interval, has_signal: bool, enough: bool) -> VerdictWord:
+def _word(ratio: Interval, has_signal: bool, is_noise: bool) -> VerdictWord:
     if not has_signal:
-        return "noise" if enough else "undecided"
+        return "noise" if is_noise else "undecided"
     if ratio.low > PAYS_ABOVE:
         return "pays"
     return "does not pay" if ratio.high < NO_GAIN_BELOW else "undecided"
