@@ -12,7 +12,7 @@ from test_verdict import flat, study
 from unlazy.comparison.data.table import make_table
 from unlazy.comparison.report import prose
 from unlazy.comparison.report.findings import Findings
-from unlazy.comparison.report.page import write_page
+from unlazy.comparison.report.page import _caption, _inputs, _rules, write_page
 from unlazy.comparison.report.summary import summarize
 from unlazy.comparison.study.verdict import decide_verdict
 
@@ -41,6 +41,33 @@ def test_the_page_is_complete(tmp_path):
     one = replace(found, sizes=(top,), records=found.records.where(n=top))
     html = write_page(Findings(one, decide_verdict(one), None), tmp_path).read_text()
     assert html.count("data:image/png;base64") == 2  # no learning curve from one size
+
+
+def test_captions_and_rules_follow_the_splits():
+    """One split has no intervals and does not show which inputs matter; windows of time are not random."""
+    risks = flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2)
+    many, one = (study(risks, splits=splits, sizes=(75, 300)[splits == 1 :]) for splits in (6, 1))
+    many = replace(many, candidates=(*many.candidates, "linear", "network"))
+    c, d = (Findings(found, decide_verdict(found), None) for found in (many, one))
+    assert "95% intervals" in _caption(c, "models") and "deviation over splits." in _caption(c, "curves")
+    assert "95% intervals" not in _caption(d, "models") and "bars" not in _caption(d, "curves")
+    assert {row["significant"] for row in _inputs(c)} == {"yes", "no"}
+    assert {row["significant"] for row in _inputs(d)} == {"unknown"}
+    assert "4 of 6 models are tried on 75 rows first." in _rules(c)[1] and "All models are tried" in _rules(d)[1]
+    assert "The 6 random splits use 25% of the rows for testing; the training sizes 75, 300 are nested." in _rules(c)[2]
+    assert "The random split uses 25% of the rows for testing; the training size is 300." in _rules(d)[2]
+    timed = replace(c, study=replace(many, table=replace(many.table, time=np.arange(400.0))))
+    assert "The 6 test windows have 15% of the rows each, and training rows are earlier; the" in _rules(timed)[2]
+
+
+def test_the_band_is_one_of_residuals(monkeypatch):
+    """Prediction intervals vary with the row, the band does not."""
+    found = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
+    c = Findings(found, decide_verdict(found), None)
+    assert _caption(c, "held_out") == "True against predicted y on test rows."
+    monkeypatch.setattr(Findings, "radius", lambda self, level: 3.0162)
+    text = _caption(c, "held_out")
+    assert "Nine of ten residuals lie within ±3.016 (the band)." in text and "vary with the row" in text
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def fits(monkeypatch):
     return made
 
 
-LAW = MoreRowsLaw("gaussian", 400, 0.5, Interval(0.4, 0.3, 0.5))
+LAW = MoreRowsLaw("gaussian", 400, 0.5, Interval(0.4, 0.3, 0.5), 400)
 LARGE = make_table(np.random.default_rng(0).normal(size=(100_000, 3)), np.random.default_rng(1).normal(size=100_000))
 
 

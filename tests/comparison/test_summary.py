@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_verdict import flat, study
+from test_verdict import NAMES, flat, study
 
 from unlazy.comparison.data.leakage import Suspect
 from unlazy.comparison.data.table import make_table, split_rows
@@ -21,13 +21,13 @@ from unlazy.comparison.report.figures import (
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.page import _share
 from unlazy.comparison.report.paired_ratios import format_number, ratio_table
-from unlazy.comparison.report.prose import headline, sentences
+from unlazy.comparison.report.prose import headline, sentences, what_would_decide
 from unlazy.comparison.report.summary import summarize
 from unlazy.comparison.study.more_rows import MoreRowsLaw
 from unlazy.comparison.study.study import _study_notes
 from unlazy.comparison.study.suspect_errors import SuspectErrors
-from unlazy.comparison.study.verdict import decide_verdict
-from unlazy.lab.experiment import Record, Records
+from unlazy.comparison.study.verdict import decide_verdict, splits_may_decide
+from unlazy.lab.experiment import Failure, Record, Records
 from unlazy.measures.scaling_fit import Interval
 
 PAYS = flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2)
@@ -39,7 +39,7 @@ def found(risks, law=None, suspects=(), **options):
 
 
 def test_a_clear_verdict_recommends_a_model():
-    law = MoreRowsLaw("gaussian", 400, 0.5, Interval(0.4, 0.35, 0.41))
+    law = MoreRowsLaw("gaussian", 400, 0.5, Interval(0.4, 0.35, 0.41), 300)
     top = summarize(found(PAYS, law))
     assert top.title == "Feature learning pays off on this table." and top.confidence.startswith("High (95%)")
     agreement = "6 of 6 splits favor feature learning. Trained on 300 rows and tested on 100 others, 6 times"
@@ -53,9 +53,11 @@ def test_a_clear_verdict_recommends_a_model():
     assert "Doubling the rows (400 more)" in actions["More rows"] and "by 20% [18%, 30%]" in actions["More rows"]
     assert actions["More rows"].endswith("30%]: worth it.")
     far = dict(summarize(found(PAYS, law._replace(calibrated=False))).actions)["More rows"]
-    assert far.endswith("(extrapolated from 700 rows; the interval is not checked that far): worth it.")
+    assert far.endswith("(extrapolated from 300 rows; the interval is not checked that far): worth it.")
     little = dict(summarize(found(PAYS, law._replace(twice=Interval(0.49, 0.45, 0.52)))).actions)["More rows"]
-    assert "2% [0%, 10%]" in little and little.endswith("hardly worth it.")
+    assert "would change the squared error" in little and "by −2% [−10%, +4%]: hardly worth it." in little
+    text = "\n".join(sentences(found(PAYS, law._replace(calibrated=False))))
+    assert "it starts from 300 rows, and its interval is not checked that far" in text
 
 
 def test_other_verdicts_state_their_confidence():
@@ -72,6 +74,48 @@ def test_other_verdicts_state_their_confidence():
     )
     noise = summarize(found(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1)))
     assert "nothing to learn" in noise.title and "None is worth using" in dict(noise.actions)["Model"]
+
+
+def test_untried_models_and_limited_rows_are_noted():
+    """With test windows of 15% that start up to 22.5% before the end, 250 of 400 rows are earlier than all of them."""
+    made = study(PAYS)
+    timed = replace(made.table, time=np.arange(400.0))
+    few = made.records.where(candidate="gaussian")
+    untried, rows = _study_notes(timed, NAMES, [125], [125, 250], 6, 60.0, few)
+    assert untried == (
+        "the budget allowed trials of 1 of 4 models; not tried: Laplace kernel, feature machine, gradient boosting"
+    )
+    assert "limited training to 125 of 250 rows" in rows
+    failed = Records(few, [Failure({"candidate": name}, 0, "") for name in NAMES[1:]])
+    assert "not tried" not in " ".join(_study_notes(timed, NAMES, [250], [250], 6, 60.0, failed))
+
+
+@pytest.mark.parametrize("largest, text", [(False, "more rows or splits"), (True, "only more rows")])
+def test_more_splits_are_proposed_only_where_they_may_decide(largest, text):
+    """Nine splits that differ much: a tenth narrows the interval by an eighth."""
+    wide = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2), splits=9, wobble=0.4)
+    wide = replace(wide, largest=largest)
+    c = Findings(wide, decide_verdict(wide), None)
+    assert c.verdict.word == "undecided" and text in what_would_decide(c)
+    assert not splits_may_decide(wide, c.verdict)
+
+
+def test_splits_that_would_narrow_the_interval_enough_are_proposed():
+    """Three splits of a ratio of 1.01 that reaches 1.3: reaches of t(0.975, 2)·√(1/3 + 1/3) and
+    t(0.975, 9)·√(1/10 + 1/3) are 3.51 and 1.49 standard deviations (t from tables), so that ten splits reach 1.12."""
+    made = replace(study(PAYS, splits=3), largest=True)
+    reach = math.log(1.3 / 1.01)
+    ratio = Interval(1.01, 1.01 * math.exp(-reach), 1.3)
+    verdict = replace(decide_verdict(made), word="undecided", ratio=ratio)
+    assert splits_may_decide(made, verdict)
+    assert what_would_decide(Findings(made, verdict, None)) == "a larger --budget would run more splits"
+    most = 1.01 * math.exp(math.log(1.25 / 1.01) * 3.51 / 1.49)  # what ten splits narrow to 1.25
+    for high, expected in ((0.99 * most, True), (1.01 * most, False)):
+        one = replace(verdict, ratio=Interval(1.01, 1.01**2 / high, high))
+        assert splits_may_decide(made, one) == expected
+    none = replace(verdict, has_signal=False, signal=Interval(1.0, 0.75, 1 / 0.75))
+    assert splits_may_decide(made, none)  # 0.88 to 1.13: no useful gain
+    assert not splits_may_decide(made, replace(none, signal=Interval(1.0, 0.46, 2.46)))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +242,7 @@ def test_few_splits_give_no_confidence():
     alike = found(flat(gaussian=0.5, laplace=0.6, feature_machine=0.5, boosting=0.5), splits=1)
     assert alike.character == "unknown"  # nor "smooth"
     assert _share(0.86, -math.inf, math.inf) == "86%" and _share(0.86, -3.0, 5.0) == "86% (splits differ)"
-    assert "no interval" in _study_notes(once.study.table, [300], [300], 1, 60.0, [])[0]
+    assert "no interval" in _study_notes(once.study.table, NAMES, [300], [300], 1, 60.0, once.study.records)[0]
     expected = "There are too few splits to say which of the 3 inputs matter; keep them all."
     assert dict(summarize(once).actions)["Inputs"] == expected
 

@@ -29,7 +29,7 @@ def held_out_figure(c: Findings) -> "Figure":
 
 
 def predicted_figure(c: Findings, level: float = 0.9) -> "Figure":
-    """True against predicted values of the test rows of one split; the band is the prediction interval."""
+    """True against predicted values of the test rows of one split; the band holds this share of residuals."""
     from matplotlib import pyplot as plt
 
     assert c.held_out is not None

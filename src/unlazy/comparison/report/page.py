@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CAPTIONS = {
-    "models": "Error of each model divided by that of the chosen model on the same test rows, with 95% intervals; "
-    "right of the dotted line is worse. Hollow marks: models that were only screened, on fewer rows or splits.",
+    "models": "Error of each model divided by that of the chosen model on the same test rows{intervals}; right of the "
+    "dotted line is worse. Hollow marks: models that were only screened, on fewer rows or splits.",
     "curves": "Error against the number of training rows, for the chosen model and the best model of each other "
-    "family; bars are one standard deviation over splits.",
+    "family{bars}.",
     "structure": "Top: inputs that the model with learned features depends on, by the rise of its error when their "
     "values are permuted. Bottom: the number of directions it depends on (eigenvalues of the average gradient outer "
     "product).",
@@ -53,7 +53,7 @@ GLOSSARY = (
     ("risk", "Mean squared error on test rows, divided by that of the best constant: 1 is no better than a constant, "
      "0 is exact. For classes, the squared error of the probabilities (Brier score). Other errors, such as the share "
      "of mistakes, are divided by that of a constant too where the table says so."),
-    ("split", "A random division of the rows into training and test rows."),
+    ("split", "A division of the rows into training and test rows: random, or by time if a column of times is named."),
     ("95% interval", "A range that contains the true value in 19 of 20 cases."),
 )  # fmt: skip
 """Glossary of the page: a practitioner's term with the technical term in parentheses, and its definition."""
@@ -95,8 +95,8 @@ def _caption(c: Findings, name: str) -> str:
     if name == "held_out" and c.study.table.task == "regression":
         radius = c.radius(0.9)
         band = "" if radius is None else (
-            f" The band is ±{format_number(radius, 4)}, the 90% prediction interval from held-out residuals (unlazy "
-            "predict --interval 0.9)."
+            f" Nine of ten residuals lie within ±{format_number(radius, 4)} (the band). The intervals of unlazy "
+            "predict --interval 0.9 vary with the row."
         )  # fmt: skip
         return f"True against predicted {c.study.table.target} on test rows.{band}"
     if name == "held_out":
@@ -109,7 +109,11 @@ def _caption(c: Findings, name: str) -> str:
         return "Partial dependence: mean prediction of the saved model when one input is set to a value." + "".join(
             directions
         )
-    return _CAPTIONS[name]
+    several = c.study.splits > 1
+    return _CAPTIONS[name].format(
+        intervals=", with 95% intervals" if several else " (one split, so there are no intervals)",
+        bars="; bars are one standard deviation over splits" if several else "",
+    )
 
 
 def _answer(c: Findings) -> dict[str, Any]:
@@ -159,7 +163,8 @@ def _inputs(c: Findings) -> list[dict[str, str]]:
     """Rows of the table of inputs."""
     return [
         {
-            "input": row["input"], "significant": "yes" if row["matters"] else "no",
+            "input": row["input"],
+            "significant": "unknown" if c.study.splits < 2 else "yes" if row["matters"] else "no",
             "share of permutation importance": _share(row["share"], row["low"], row["high"]),
         }
         for _, row in c.inputs.head(12).iterrows()
@@ -177,24 +182,49 @@ def _share(value: float, low: float, high: float) -> str:
 
 def _rules(c: Findings) -> tuple[str, ...]:
     """Methods and rules of the verdict."""
-    study = c.study
     ratios = "; ".join(f"n = {n:,}: {ratio_text(ratio)}" for n, ratio in c.verdict.ratios.items())
     return (
         _metric_rule(c),
-        f"All models are screened on {study.sizes[0]:,} rows or fewer. The best lazy, rich and outside models, by "
-        "errors estimated on training rows, are run at the largest training size, where the verdict is made.",
-        f"The {study.splits} random splits use {100 * study.overlap:.0f}% of the rows for testing; the training sizes "
-        f"{', '.join(f'{n:,}' for n in study.sizes)} are nested. Imputation, scaling, encoding of categories and all "
-        "hyperparameters are learned from training rows only.",
+        f"{_screened(c)} The best lazy, rich and outside models, by errors estimated on training rows, are run at the "
+        "largest training size, where the verdict is made.",
+        f"{_divided(c)} Imputation, scaling, encoding of categories and all hyperparameters are learned from training "
+        "rows only.",
         "In each split the best lazy and the best rich model are selected by errors estimated on training rows. The "
         "logarithm of the ratio of their test errors is averaged over splits. Splits share rows, so its variance is "
         f"that of Nadeau and Bengio (2003). Sizes with fewer than {MIN_SPLITS} splits use the variance of smaller "
         f"sizes too; if these have no more splits, there is no interval. Lazy over rich: {ratios}.",
         f"Pays: the 95% interval lies above {verdict.PAYS_ABOVE}. Does not pay: it lies below {verdict.NO_GAIN_BELOW}. "
         "Noise: the interval of the best model's error, relative to a constant, does not lie below "
-        f"{verdict.SIGNAL_BOUND}, its value is not below {verdict.SIGNAL_VALUE}, and the training rows are not a small "
-        "part of the table.",
+        f"{verdict.SIGNAL_BOUND} but above {verdict.NOISE_ABOVE}, its value is not below {verdict.SIGNAL_VALUE}, and "
+        "the training rows are not a small part of the table.",
     )
+
+
+def _screened(c: Findings) -> str:
+    """How many models were tried, and on how many rows first."""
+    study = c.study
+    tried = {r.params["candidate"] for r in study.records}
+    first = next(iter(study.records)).params["n"]
+    some = "All models are" if len(tried) == len(study.candidates) else (
+        f"{len(tried)} of {len(study.candidates)} models {'is' if len(tried) == 1 else 'are'}"
+    )  # fmt: skip
+    return f"{some} tried on {first:,} rows first."
+
+
+def _divided(c: Findings) -> str:
+    """How rows are divided into training and test rows."""
+    study, share = c.study, f"{100 * c.study.overlap:.0f}% of the rows"
+    sizes = ", ".join(f"{n:,}" for n in study.sizes)
+    if len(study.table.time):
+        windows = f"The {study.splits} test windows have {share} each" if study.splits > 1 else \
+            f"The test window has {share}"  # fmt: skip
+        division = f"{windows}, and training rows are earlier"
+    elif study.splits > 1:
+        division = f"The {study.splits} random splits use {share} for testing"
+    else:
+        division = f"The random split uses {share} for testing"
+    return f"{division}; the training size is {sizes}." if len(study.sizes) == 1 else \
+        f"{division}; the training sizes {sizes} are nested."  # fmt: skip
 
 
 def _metric_rule(c: Findings) -> str:

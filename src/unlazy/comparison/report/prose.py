@@ -7,7 +7,8 @@ import pandas as pd
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import MAX_FACTOR, format_number, is_informative
 from unlazy.comparison.study.candidates import CANDIDATES
-from unlazy.comparison.study.more_rows import MAX_ROWS, MoreRowsLaw
+from unlazy.comparison.study.more_rows import MoreRowsLaw
+from unlazy.comparison.study.verdict import splits_may_decide
 from unlazy.core.errors import join_names
 from unlazy.measures.scaling_fit import Interval
 
@@ -62,8 +63,10 @@ def headline(c: Findings) -> str:
 def what_would_decide(c: Findings) -> str:
     """What would lead to a decision: a larger budget only if it would allow more rows or splits."""
     rows = c.study.table.total_rows
-    if c.study.can_improve:
+    if c.study.can_improve and not c.study.largest:
         return "a larger --budget would use more rows or splits"
+    if c.study.can_improve and splits_may_decide(c.study, c.verdict):
+        return "a larger --budget would run more splits"
     return f"these {rows:,} rows are not enough to decide, only more rows would help"
 
 
@@ -235,7 +238,8 @@ def _rare(c: Findings) -> list[str]:
     return [
         f"The class {str(label)!r} has {percent(share)} of the rows, and models are judged by how high they rank it: "
         f"average precision {best['precision']:.2f} (1 is perfect, and the shortfall is the distance from 1; a random "
-        f"order has {format_number(c.constant_error, 2)}), area under the ROC curve {best['auc']:.2f} (a random order has 0.50)."
+        f"order has {format_number(c.constant_error, 2)}), area under the ROC curve {best['auc']:.2f} (a random order "
+        "has 0.50)."
     ]
 
 
@@ -254,7 +258,7 @@ def _more(c: Findings) -> list[str]:
 
 
 def _uncalibrated(law: MoreRowsLaw) -> str:
-    return "" if law.calibrated else f"; it starts from {MAX_ROWS} rows, and its interval is not checked that far"
+    return "" if law.calibrated else f"; it starts from {law.points:,} rows, and its interval is not checked that far"
 
 
 def _power_law(c: Findings) -> list[str]:

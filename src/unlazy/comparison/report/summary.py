@@ -10,7 +10,6 @@ from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import format_number, is_informative
 from unlazy.comparison.report.prose import error_text, error_value, mistakes_text, suspect_lines, what_would_decide
 from unlazy.comparison.study.candidates import CANDIDATES
-from unlazy.comparison.study.more_rows import MAX_ROWS
 from unlazy.comparison.study.plan import MIN_SPLITS
 from unlazy.comparison.study.suspect_errors import familiar_error
 from unlazy.comparison.study.verdict import finalists_by_family, inner_logs
@@ -112,8 +111,9 @@ def _confidence(c: Findings) -> str:
     if study.splits < 2:
         return f"None yet. {how}; a single split does not show how much splits differ."
     if c.verdict.word == "undecided" and not math.isfinite(ratio.high):
-        few = "two splits are too few" if study.measured == study.splits else \
-            f"only {study.measured} of these test sets have rows of the class {str(study.rarest[0])!r}, too few"  # fmt: skip
+        few = "two splits are too few"
+        if study.measured < study.splits:
+            few = f"only {study.measured} of these test sets have rows of the class {str(study.rarest[0])!r}, too few"
         return f"Low. {how}; {few} to show how much splits differ."
     if study.splits < MIN_SPLITS:
         how += ", and more often on fewer rows to see how much splits differ"
@@ -158,7 +158,7 @@ def _model(c: Findings) -> str:
         text += f" Its error is unknown: no test set has a row of the class {str(c.study.rarest[0])!r}."
     radius = c.radius(0.9)
     if radius is not None:
-        text += f" 90% of predictions are off by less than {format_number(radius)}."
+        text += f" 90% of predictions of test rows are off by less than {format_number(radius)}."
     better = [CANDIDATES[name].title for name in c.better]
     equals = [CANDIDATES[name].title for name in c.as_good if name != c.chosen]
     if better:
@@ -206,16 +206,23 @@ def _twice(c: Findings) -> str:
     law = c.law
     if law is None or not law.now > 0:
         return ""
-    gain, least, most = (1 - v / law.now for v in (law.twice.value, law.twice.high, law.twice.low))
-    middle, low, high = (f"{100 * max(share, 0.0):.0f}%" for share in (gain, least, most))
-    reduction = f"{middle} [{low}, {high}]"
-    advice = "hardly worth it" if gain < SMALL_GAIN else "worth it" if least > LARGE_GAIN else "may be worth it"
     of = "" if c.study.table.task == "regression" else " of the probabilities"
-    far = "" if law.calibrated else f" (extrapolated from {MAX_ROWS} rows; the interval is not checked that far)"
-    return (
-        f"Doubling the rows ({law.rows:,} more) would reduce the squared error{of} of the best model with fixed "
-        f"features by {reduction}{far}: {advice}."
-    )
+    gain, least, most = (1 - v / law.now for v in (law.twice.value, law.twice.high, law.twice.low))
+    if least < 0:  # the interval includes an increase
+        middle, low, high = (_signed_percent(-share) for share in (gain, most, least))
+        effect = f"change the squared error{of} of the best model with fixed features by {middle} [{low}, {high}]"
+    else:
+        middle, low, high = (f"{100 * share:.0f}%" for share in (gain, least, most))
+        effect = f"reduce the squared error{of} of the best model with fixed features by {middle} [{low}, {high}]"
+    advice = "hardly worth it" if gain < SMALL_GAIN else "worth it" if least > LARGE_GAIN else "may be worth it"
+    far = "" if law.calibrated else f" (extrapolated from {law.points:,} rows; the interval is not checked that far)"
+    return f"Doubling the rows ({law.rows:,} more) would {effect}{far}: {advice}."
+
+
+def _signed_percent(share: float) -> str:
+    """A change in percent with its sign; −0 is 0."""
+    whole = round(100 * share)
+    return f"{'−' if whole < 0 else '+' if whole > 0 else ''}{abs(whole)}%"
 
 
 def _small_percent(share: float) -> str:

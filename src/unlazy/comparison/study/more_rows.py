@@ -29,8 +29,10 @@ class MoreRowsLaw(NamedTuple):
     rows: int
     now: float
     twice: Interval
+    points: int
+    """Number of rows that the law is fitted to; at most MAX_ROWS."""
     calibrated: bool = True
-    """Whether intervals have been checked for so many rows; the law is fitted to at most MAX_ROWS."""
+    """Whether intervals have been checked for so many rows."""
 
 
 def fit_more_rows_law(table: EncodedTable, ranked: list[str], seed: int = 0) -> MoreRowsLaw | None:
@@ -51,5 +53,6 @@ def fit_more_rows_law(table: EncodedTable, ranked: list[str], seed: int = 0) -> 
     unit = curve.variance
     return MoreRowsLaw(
         name, table.total_rows, float(curve.risk[0] / unit),
-        Interval(*(float(v[1] / unit) for v in (curve.risk, curve.low, curve.high))), bool(curve.calibrated[1]),
+        Interval(*(float(v[1] / unit) for v in (curve.risk, curve.low, curve.high))), len(some),
+        bool(curve.calibrated[1]),
     )  # fmt: skip

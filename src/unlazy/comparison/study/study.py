@@ -58,6 +58,8 @@ class Study:
     notes: tuple[str, ...] = ()
     can_improve: bool = True
     """Whether a larger budget would allow more rows or more splits."""
+    largest: bool = False
+    """Whether no budget would allow a larger training size."""
     asked_metric: str | None = None
     """Name of the metric of the verdict; by default the one that fits the table."""
 
@@ -126,9 +128,10 @@ def run_study(
     if not splits:
         raise UnlazyError(f"no split finished within the budget of {budget:,g} s; increase --budget")
     sizes = training_sizes(table, budget)
-    notes = _study_notes(table, climbed, sizes, splits, budget, plan.records.failed)
-    more = climbed[-1] < sizes[-1] or splits < MAX_SPLITS
-    return Study(table, names, tuple(climbed), splits, plan.records, budget, notes, more)
+    notes = _study_notes(table, names, climbed, sizes, splits, budget, plan.records)
+    largest = climbed[-1] >= training_sizes(table, math.inf)[-1]
+    more = not largest or splits < MAX_SPLITS
+    return Study(table, names, tuple(climbed), splits, plan.records, budget, notes, more, largest)
 
 
 def _candidate_names(table: EncodedTable, candidates: Sequence[str]) -> tuple[str, ...]:
@@ -256,10 +259,15 @@ def training_sizes(table: EncodedTable, budget: float = DEFAULT_BUDGET) -> list[
     most = MAX_TRAINING_ROWS
     while budget >= 5 * DEFAULT_BUDGET and most < 4 * MAX_TRAINING_ROWS:
         most, budget = 2 * most, budget / 5
-    alone = not len(table.time) and int(table.groups.max(initial=0)) + 1 == len(table)
-    top = min(most, *(len(split_rows(table, s)[0]) for s in range(1 if alone else MAX_SPLITS)))
+    top = min(most, available_rows(table))
     sizes = [top >> k for k in range(top.bit_length())]
     return sorted({n for n in sizes if n >= smallest_size(table)} or {top})
+
+
+def available_rows(table: EncodedTable) -> int:
+    """Number of training rows that all splits have."""
+    alone = not len(table.time) and int(table.groups.max(initial=0)) + 1 == len(table)
+    return min(len(split_rows(table, s)[0]) for s in range(1 if alone else MAX_SPLITS))
 
 
 def screening_rows(table: EncodedTable, budget: float = DEFAULT_BUDGET) -> int:
@@ -286,14 +294,22 @@ def subsample(table: EncodedTable) -> EncodedTable:
 
 
 def _study_notes(
-    table: EncodedTable, climbed: list[int], sizes: list[int], splits: int, budget: float, failed: Sequence
-) -> tuple[str, ...]:
+    table: EncodedTable, names: Sequence[str], climbed: list[int], sizes: list[int], splits: int, budget: float,
+    records: Records,
+) -> tuple[str, ...]:  # fmt: skip
     """Notes on limits set by the budget, and on failed trials."""
-    notes = []
+    notes, failed = [], records.failed
+    begun = {one.params["candidate"] for one in (*records, *failed)}
+    untried = [CANDIDATES[name].title for name in names if name not in begun]
+    if untried:
+        notes.append(
+            f"the budget allowed trials of {len(names) - len(untried)} of {len(names)} models; not tried: "
+            f"{', '.join(untried)}"
+        )
     if climbed[-1] < sizes[-1]:
         notes.append(
             f"the budget of {budget:,g} s limited training to {climbed[-1]:,} of "
-            f"{len(table) - held_out_count(table):,} rows; a larger --budget would use more"
+            f"{available_rows(table):,} rows; a larger --budget would use more"
         )
     if splits < TARGET_SPLITS:
         few = "one split only, so there are no intervals; a larger --budget would run more" if splits == 1 else \
