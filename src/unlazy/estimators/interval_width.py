@@ -7,6 +7,16 @@ ratios are exchangeable with that of a new row, whatever the quality of g, u and
 the small difference between radii learned from four fifths of the rows and from all. Of the possible forms, and equal
 width, the one with the smallest interval score (Winkler 1972) of held-out rows is used, so that noise of constant size
 keeps intervals of constant width.
+
+Leave-one-out predictions reveal the target that they leave out where the fit is nearly constant: without the i-th of n
+rows the mean is lower by (y_i - mean)/(n - 1), so the order of the predictions is the reverse order of the targets, and
+|residual| would be a function of the prediction that new rows do not follow. This is visible: such targets decrease
+with their held-out predictions. If the fit has the variance v over rows with noise σ, held-out predictions have the
+variance v + (σ/n)², their covariance with the targets is about v - σ²/n, and their correlation with the residuals due
+to left-out targets is -ρ, ρ = (σ/n)/√(v + (σ/n)²). If the covariance is not negative, v ≥ σ²/n and ρ < 1/√n is
+negligible. So a window in which targets decrease by more than a standard error is widened: to all rows if need be,
+where the width is equal. Then ρ is about the standard error at most, and 1 - √(1 - ρ²), the share by which radii of new
+rows can be too small, 0.01 in a window of 50 rows.
 """
 
 from typing import Any, NamedTuple
@@ -30,12 +40,17 @@ TYPICAL, LARGEST = 0.6, 4.0
 """Residuals are divided by their local quantile of this level, and cut off at this multiple of their mean."""
 SMALLEST = 1e-3
 """Smallest radius, as a multiple of the mean residual."""
+DECREASING = 1.0
+"""A window is widened if the correlation of targets and predictions in it is below minus this many standard errors."""
 SCORED_LEVEL = 0.9
 """Level at which forms are compared."""
 
 
 class HeldOutRows(NamedTuple):
-    """Held-out rows of one output: predictions, absolute residuals, inputs (or None), weights (or None) and folds."""
+    """Held-out rows of one output: predictions, residuals (with sign), inputs (or None), weights (or None) and folds.
+
+    Residuals are target - prediction.
+    """
 
     predictions: Float[np.ndarray, " m"]
     residuals: Float[np.ndarray, " m"]
@@ -51,12 +66,14 @@ class WidthForm(NamedTuple):
     """Smallest |f| of g(f) = |f|; 0 for g = 1."""
     predictions: np.ndarray
     residuals: np.ndarray
+    """Absolute residuals."""
     weights: np.ndarray | None
     fold: np.ndarray
     factors: np.ndarray | None
     """u at every row, one line for each fold, from the rows of other folds, and a last line from all other rows."""
     ratios: np.ndarray | None
     """Relative residuals, whose means over near rows are u."""
+    targets: np.ndarray | None = None  # not in files of earlier versions
 
     def scale(
         self, level: float, predictions: Float[np.ndarray, " n"], inputs: Float[np.ndarray, "n d"] | None,
@@ -85,7 +102,7 @@ class WidthForm(NamedTuple):
         w = None if self.weights is None else self.weights[rows]
         u = 1.0 if self.factors is None else self.factors[line, rows]
         e = r / (size_of(f, self.relative) * u)
-        local = local_quantile(f, e, w, level)(predictions)
+        local = local_quantile(f, e, w, level, None if self.targets is None else self.targets[rows])(predictions)
         return size_of(predictions, self.relative) * (1.0 if factor is None else factor) * local
 
 
@@ -104,19 +121,41 @@ class LocalQuantile(NamedTuple):
         return np.interp(predictions, self.knots, self.values)
 
 
-def local_quantile(f: np.ndarray, e: np.ndarray, weights: np.ndarray | None, level: float) -> LocalQuantile:
-    """Quantile of e over windows of rows sorted by f."""
+def local_quantile(
+    f: np.ndarray, e: np.ndarray, weights: np.ndarray | None, level: float, targets: np.ndarray | None = None
+) -> LocalQuantile:
+    """Quantile of e over windows of rows sorted by f, which are doubled while `targets` decrease with f in them."""
     order = np.argsort(f, kind="stable")
     m = len(f)
     size = min(m, max(WINDOW, round(SHARE * m)))
     begin = np.unique(np.linspace(0, m - size, KNOTS).round().astype(int))
-    rows = order[begin[:, None] + np.arange(size)]
-    values = np.quantile(e[rows], level, axis=1) if weights is None else _weighted_quantile(e, weights, rows, level)
-    middle = np.median(f[rows], 1)
+    middle = np.median(f[order[begin[:, None] + np.arange(size)]], 1)
+    values, left = np.empty(len(begin)), np.arange(len(begin))
+    while len(left):
+        rows = order[begin[left, None] + np.arange(size)]
+        wide = targets is None or size == m
+        wider = np.zeros(len(left), bool) if wide else _decreasing(f, targets, weights, rows)
+        kept = rows[~wider]
+        values[left[~wider]] = (
+            np.quantile(e[kept], level, axis=1) if weights is None else _weighted_quantile(e, weights, kept, level)
+        )
+        left, added = left[wider], min(m, 2 * size) - size
+        size += added
+        begin = np.clip(begin - added // 2, 0, m - size)
     knots, place = np.unique(middle, return_inverse=True)
     values = np.bincount(place, values) / np.bincount(place)
     smallest = SMALLEST * float(np.mean(e)) or np.finfo(float).tiny
     return LocalQuantile(knots, np.maximum(values, smallest))
+
+
+def _decreasing(f: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
+    """Whether targets decrease with f in each window, beyond the standard error 1/√n of a correlation of n rows."""
+    w = np.ones(rows.shape) if weights is None else weights[rows]
+    n = w.sum(1) ** 2 / (w**2).sum(1)
+    w = w / w.sum(1, keepdims=True)
+    x, y = (part[rows] - (w * part[rows]).sum(1, keepdims=True) for part in (f, targets))
+    together = (w * x * y).sum(1)
+    return (together < 0) & (n * together**2 > DECREASING**2 * (w * x**2).sum(1) * (w * y**2).sum(1))
 
 
 def _weighted_quantile(e: np.ndarray, weights: np.ndarray, rows: np.ndarray, level: float) -> np.ndarray:
@@ -151,13 +190,14 @@ def mean_of_nearest(A: np.ndarray, B: np.ndarray, ratios: np.ndarray, same: bool
 
 def choose_width(rows: HeldOutRows) -> WidthForm | None:
     """Return the form with the smallest interval score of held-out rows; None for equal width."""
-    r, w = rows.residuals, rows.weights
+    r, w = np.abs(rows.residuals), rows.weights
     if len(r) < MIN_ROWS or not np.quantile(r, SCORED_LEVEL) > 0:
         return None
     best, least = None, interval_score(r, conformal_quantile(r, w, SCORED_LEVEL * _total(rows)), w)
     smallest = float(np.quantile(np.abs(rows.predictions), 0.05))
     for relative in (0.0, smallest) if smallest > 0 and (rows.predictions > 0).mean() > 0.98 else (0.0,):
-        plain = WidthForm(relative, rows.predictions, r, w, rows.fold, None, None)
+        targets = rows.predictions + rows.residuals
+        plain = WidthForm(relative, rows.predictions, r, w, rows.fold, None, None, targets)
         for form in (plain, plain if rows.inputs is None else _with_inputs(plain, rows.inputs)):
             own = form.held_out_scale(SCORED_LEVEL)
             c = conformal_quantile(r / own, w, SCORED_LEVEL * _total(rows))
@@ -187,7 +227,8 @@ def _relative_residuals(form: WidthForm, rows: np.ndarray) -> np.ndarray:
     """Residuals over their local size, cut off, with mean one."""
     f, w = form.predictions[rows], None if form.weights is None else form.weights[rows]
     e = form.residuals[rows] / size_of(f, form.relative)
-    ratios = e / local_quantile(f, e, w, TYPICAL)(f)
+    targets = None if form.targets is None else form.targets[rows]
+    ratios = e / local_quantile(f, e, w, TYPICAL, targets)(f)
     ratios = np.minimum(ratios / max(float(np.mean(ratios)), 1e-300), LARGEST)
     return ratios / max(float(np.mean(ratios)), 1e-300)
 
