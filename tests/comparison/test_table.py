@@ -62,12 +62,25 @@ def test_bad_targets():
         make_table(X, ["a", "b"] * 30, task="regression")
     with pytest.raises(ValueError, match="'regression' or 'classification'"):
         make_table(X, np.arange(N), task="ranking")
-    with pytest.raises(UnlazyError, match="3 rows with a known target are too few"):
+    with pytest.raises(UnlazyError, match=r"^3 rows with a known target are too few; at least 25 are needed$"):
         make_table(X[:3], np.arange(3.0))
     with pytest.raises(ValueError, match="must have the same number of rows"):
         make_table(X, np.zeros(3))
     with pytest.raises(UnlazyError, match="all input columns are constant"):
         make_table(np.zeros((N, 2)), np.arange(N))
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [({"drop": ("price",)}, "it cannot be dropped"), ({"group": "price"}, "it cannot be the group"),
+     ({"time": "price"}, "it cannot be the time"), ({"categorical": ("price",)}, "it cannot be an input")],
+)  # fmt: skip
+def test_the_target_has_no_other_role(options, words):
+    data = frame()
+    with pytest.raises(UnlazyError, match=f"^'price' is the target; {words}$"):
+        make_table(data.drop(columns="price"), data["price"], **options)
+    with pytest.raises(UnlazyError, match="there is no column 'prize'"):
+        make_table(data.drop(columns="price"), data["price"], drop=("prize",))
 
 
 def test_splits_keep_equal_rows_together_and_sizes_nested():

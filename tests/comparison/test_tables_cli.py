@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from unlazy.cli import app
-from unlazy.comparison.study import study
+from unlazy.comparison.study import model, study
 from unlazy.comparison.study.model import predict_file
 from unlazy.core.errors import UnlazyError
 
@@ -69,17 +69,17 @@ def test_prediction_rows_are_read_like_the_table(tmp_path):
         path.write_text("a;b;y\n" + "".join(f"{text.format(x)};{x % 7};{x / 1000}\n" for x in v))
     predicted = []
     for path in (plain, grouped):
-        model = tmp_path / f"{path.stem}.unlazy"
-        done = unlazy("fit", str(path), "--target", "y", "--model", "linear", "--out", str(model))
+        file = tmp_path / f"{path.stem}.unlazy"
+        done = unlazy("fit", str(path), "--target", "y", "--model", "linear", "--out", str(file))
         assert done.exit_code == 0, done.output
-        predicted.append(predict_file(model, path)["y"].to_numpy())
-        np.testing.assert_array_equal(predict_file(model, plain)["y"], predicted[0])
+        predicted.append(predict_file(file, path)["y"].to_numpy())
+        np.testing.assert_array_equal(predict_file(file, plain)["y"], predicted[0])
     np.testing.assert_array_equal(*predicted)
-    done = unlazy("predict", str(model), str(plain), "--interval", "0.9")
+    done = unlazy("predict", str(file), str(plain), "--interval", "0.9")
     assert done.stdout.splitlines()[0] == "y,y low,y high", done.output
     low, middle, high = pd.read_csv(io.StringIO(done.stdout))[["y low", "y", "y high"]].to_numpy().T
     assert np.all((low < middle) & (middle < high)) and np.mean((low <= v / 1000) & (v / 1000 <= high)) >= 0.9
-    assert "needs at least 999 held-out rows" in sentence("predict", str(model), str(plain), "--interval", "0.999")
+    assert "needs at least 999 held-out rows" in sentence("predict", str(file), str(plain), "--interval", "0.999")
     grouped.write_text('a;b\n"1,300";1\n"2,300";2\n')
     with pytest.raises(UnlazyError, match="decimal comma"):
         predict_file(tmp_path / "plain.unlazy", grouped)
@@ -94,8 +94,41 @@ def test_fit_and_predict_classes():
     assert "predicts classes" in sentence("predict", "m.unlazy", "t.csv", "--interval", "0.9")
 
 
+def test_notes_of_a_fit_name_leaks_and_no_options_that_it_lacks(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=90), "patient": np.repeat(np.arange(30), 3), "day": np.arange(90)})
+    frame["y"] = frame["a"] + 0.5 * rng.normal(size=90)
+    frame.assign(copy=2 * frame["y"] + 1).to_csv("leak.csv", index=False)
+    result = unlazy("fit", "leak.csv", "--target", "y", "--model", "linear", "--out", "new/m.unlazy")
+    assert result.exit_code == 0 and (tmp_path / "new/m.unlazy").exists()
+    assert "--group" not in result.stderr and "--time" not in result.stderr
+    assert "'copy' alone explains 99.99% of 'y', so it is a likely leak; the model uses it, and --drop copy leaves" in (
+        result.stderr
+    )
+    again = unlazy("fit", "leak.csv", "--target", "y", "--model", "linear", "--drop", "copy", "--out", "m.unlazy")
+    assert again.exit_code == 0 and "likely leak" not in again.stderr
+
+
+def test_the_file_of_a_fit_is_checked_before_the_fit(tmp_path, monkeypatch):
+    def fail(*arguments, **more):
+        raise AssertionError("fitted")
+
+    monkeypatch.setattr(model, "fit_table", fail)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    fit = ("fit", "t.csv", "--target", "price", "--model", "linear", "--out")
+    assert "cannot create the folder file" in sentence(*fit, "file/m.unlazy")
+    assert "folder is a folder; name a file with --out" in sentence(*fit, "folder")
+
+
+def test_a_fit_proposes_only_models_that_can_be_saved():
+    line = sentence("fit", "t.csv", "--target", "price", "--model", "rf")
+    assert "unknown model 'rf'; choose one of" in line and "linear" in line
+    assert "boosting" not in line and "forest" not in line and "logistic" not in line
+
+
 def test_impossible_requests_give_a_one_line_error(tmp_path):
-    assert "pass one table" in sentence("compare")
+    assert "pass one table: a CSV, Excel, Parquet" in sentence("compare")
     assert "did you mean 'price'" in sentence("compare", "t.csv", "--target", "pric")
     assert "budget must look like" in sentence("compare", "t.csv", "--target", "price", "--budget", "soon")
     assert "unknown metric 'acuracy'; did you mean" in sentence(

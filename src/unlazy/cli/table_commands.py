@@ -13,14 +13,14 @@ began: float | None = None
 """Start time of the command, set by `main`: the budget includes the imports."""
 
 Data = Annotated[
-    str | None, typer.Argument(metavar="DATA", help="CSV, Parquet or npz file, or a toy dataset such as digits.")
+    str | None, typer.Argument(metavar="DATA", help="CSV, Excel, Parquet or npz file, or a toy dataset such as digits.")
 ]
 Toy = Annotated[str | None, typer.Option("--data", help="The same as DATA.")]
 Target = Annotated[str | None, typer.Option(help="Column to predict.")]
 Task = Annotated[str | None, typer.Option(help="regression or classification (default: inferred from the target).")]
 Drop = Annotated[list[str] | None, typer.Option(help="Column to remove; may be repeated.")]
 Categorical = Annotated[
-    list[str] | None, typer.Option(help="Column of numbers to treat as categories; may be repeated.")
+    list[str] | None, typer.Option(help="Column of numbers or text to treat as categories; may be repeated.")
 ]
 Delimiter = Annotated[str | None, typer.Option(help="Delimiter of a CSV file (default: detected).")]
 Budget = Annotated[str, typer.Option(help="Time limit for the whole command: 90s, 2m, 1h.")]
@@ -30,7 +30,12 @@ EngineName = Annotated[str, typer.Option("--engine", help="local, dask or inline
 Address = Annotated[str | None, typer.Option(help="Address of a Dask scheduler, as tcp://host:port.")]
 Folder = Annotated[Path, typer.Option("--out", help="Folder for trials, page and model.")]
 KeepSuspects = Annotated[
-    bool, typer.Option("--keep-suspects", help="Use inputs that look like leaks, identifiers or row numbers.")
+    bool,
+    typer.Option(
+        "--keep-suspects",
+        help="Use inputs that look like leaks, identifiers or row numbers; text with a different value in nearly every "
+        "row needs --categorical instead.",
+    ),
 ]
 MetricName = Annotated[
     str | None,
@@ -87,14 +92,24 @@ def fit(
 ) -> None:  # fmt: skip
     """Tune and fit one model to a table, and save it for `unlazy predict`."""
     with report_errors():
+        from unlazy.comparison.argument_parsing import resolve_source
         from unlazy.comparison.report.paired_ratios import format_number
         from unlazy.comparison.study.candidates import CANDIDATES, find_candidate
         from unlazy.comparison.study.model import fit_table, save_model
+        from unlazy.core.errors import did_you_mean
 
-        if not find_candidate(model).saveable:
-            able = ", ".join(name for name, c in CANDIDATES.items() if c.saveable)
-            raise ValueError(f"{model} cannot be saved to a file without code; choose one of {able}")
-        table = _table(_source(data, toy), target, task, delimiter, drop, categorical)
+        able = [name for name, c in CANDIDATES.items() if c.saveable]
+        if model not in CANDIDATES:
+            raise ValueError(f"unknown model {model!r}{did_you_mean(model, able)}")
+        if model not in able:
+            raise ValueError(f"{model} cannot be saved to a file without code; choose one of {', '.join(able)}")
+        source = _source(data, toy)
+        resolve_source(source)
+        _make_folder(out.parent)  # before the fit
+        if out.is_dir():
+            raise ValueError(f"{out} is a folder; name a file with --out, such as {out / 'model.unlazy'}")
+        table = _table(source, target, task, delimiter, drop, categorical, splits=False)
+        _print_suspects(table)
         found = fit_table(table, model)
         saved = save_model(found, out)
         typer.echo(
@@ -107,7 +122,7 @@ def fit(
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="File written by compare or fit.")],
-    data: Annotated[str, typer.Argument(metavar="NEWDATA", help="CSV, Parquet or npz file.")],
+    data: Annotated[str, typer.Argument(metavar="NEWDATA", help="CSV, Excel, Parquet or npz file.")],
     out: Annotated[Path | None, typer.Option(help="CSV file to write (default: standard output).")] = None,
     delimiter: Delimiter = None,
     interval: Annotated[
@@ -130,21 +145,32 @@ def predict(
             typer.echo(f"{out}: {len(frame):,} predictions")
 
 
-def _table(source, target, task, delimiter, drop, categorical, **more):  # type: ignore[no-untyped-def]
-    """Read and validate the table, and print its notes."""
+def _table(source, target, task, delimiter, drop, categorical, splits=True, **more):  # type: ignore[no-untyped-def]
+    """Read and validate the table, and print its notes; those on splits only if there are `splits`."""
+    from unlazy.comparison.data.group_notes import without_split_notes
     from unlazy.comparison.data.reading import read_table
 
     lists = (tuple(drop or ()), tuple(categorical or ()))
     table = read_table(source, target, task=task, delimiter=delimiter, drop=lists[0], categorical=lists[1], **more)
-    for note in table.notes:
+    for note in table.notes if splits else without_split_notes(table.notes, table.frame):
         print_stderr(f"note: {note}")
     return table
+
+
+def _print_suspects(table) -> None:  # type: ignore[no-untyped-def]
+    """Print a note on each input that may not be known, or not be meaningful, for new rows."""
+    from unlazy.comparison.data.leakage import find_suspects
+    from unlazy.comparison.report.prose import suspect_reason
+
+    for one in find_suspects(table):
+        reason = suspect_reason(one, table.target)
+        print_stderr(f"note: {reason}; the model uses it, and --drop {one.name} leaves it out")
 
 
 def _source(data: str | None, toy: str | None) -> str:
     """The file or toy dataset, given as argument or as option."""
     if (data is None) == (toy is None):
-        raise ValueError("pass one table: a CSV, Parquet or npz file, or a toy dataset such as digits")
+        raise ValueError("pass one table: a CSV, Excel, Parquet or npz file, or a toy dataset such as digits")
     return str(data or toy)
 
 

@@ -1,6 +1,7 @@
 """Notes on columns whose names and values suggest groups of rows or time."""
 
 import re
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -32,6 +33,12 @@ def group_and_time_notes(frame: pd.DataFrame, grouped: bool, timed: bool) -> lis
             f"pass --time {times[0]}, because random splits train on the future"
         )
     return notes
+
+
+def without_split_notes(notes: Sequence[str], frame: pd.DataFrame) -> tuple[str, ...]:
+    """Notes without those on groups and time, which concern splits only."""
+    advice = group_and_time_notes(frame, False, False)
+    return tuple(note for note in notes if note not in advice)
 
 
 def _repeats(series: pd.Series) -> bool:

@@ -27,7 +27,7 @@ from unlazy.core.files import atomic_write
 
 T = TypeVar("T")
 MIN_ROWS = 25
-"""Fewest rows for which a comparison is possible."""
+"""Fewest rows of a table."""
 TEST_SHARE = 0.25
 MAX_TEST_ROWS = 2000
 TEST_WINDOW, WINDOW_STEP = 0.15, 0.025
@@ -113,9 +113,8 @@ def make_table(
             f"{int((frame.columns == twice[0]).sum())} columns are named {twice[0]!r}; column names must be unique"
         )
     asked = dict.fromkeys((*drop, *categorical, *(n for n in (group, time) if n is not None)))
-    raise_problems(
-        [f"there is no column {n!r}{did_you_mean(n, frame.columns)}" for n in asked if n not in frame.columns]
-    )
+    roles = {"be dropped": drop, "be an input": categorical, "be the group": (group,), "be the time": (time,)}
+    raise_problems([_unknown_column(n, frame, str(labels.name), roles) for n in asked if n not in frame.columns])
     frame = frame.drop(columns=list(drop))
     notes: list[str] = []
     known = labels.notna().to_numpy()
@@ -124,7 +123,7 @@ def make_table(
         frame, labels = frame[known].reset_index(drop=True), labels[known].reset_index(drop=True)
     if len(labels) < MIN_ROWS:
         raise UnlazyError(
-            f"{len(labels)} rows with a known target are too few for a comparison; at least {MIN_ROWS} are needed"
+            f"{len(labels)} rows with a known target are too few; at least {MIN_ROWS} are needed"
         )
     values, found, members, moments, inputs = _parse_columns(frame, labels, task, categorical, group, time, notes)
     notes += group_and_time_notes(inputs, group is not None, time is not None)
@@ -137,6 +136,13 @@ def make_table(
         notes.append(f"{copies:,} rows repeat the inputs of another row; copies are never split between training and "
                      "test sets")  # fmt: skip
     return EncodedTable(inputs, values, found, str(labels.name), tuple(notes), groups, moments)
+
+
+def _unknown_column(name: str, frame: pd.DataFrame, target: str, roles: dict[str, tuple]) -> str:
+    """Why a column that was named is not among the inputs."""
+    if name != target:
+        return f"there is no column {name!r}{did_you_mean(name, frame.columns)}"
+    return f"{name!r} is the target; it cannot {next(role for role, named in roles.items() if name in named)}"
 
 
 def _parse_columns(
@@ -162,7 +168,7 @@ def _parse_columns(
     frame, values = frame[kept].reset_index(drop=True), values[kept]
     if len(values) < MIN_ROWS:
         problems.append(
-            f"the {len(values)} remaining rows are too few for a comparison; at least {MIN_ROWS} are needed"
+            f"the {len(values)} remaining rows are too few; at least {MIN_ROWS} are needed"
         )
     members = None if group is None else attempt(lambda: parse_groups(frame[group], notes), None)
     moments = np.zeros(0) if time is None else attempt(lambda: parse_times(frame[time], notes), np.zeros(0))

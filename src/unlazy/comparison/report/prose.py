@@ -4,6 +4,7 @@ import math
 
 import pandas as pd
 
+from unlazy.comparison.data.leakage import Suspect
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import MAX_FACTOR, format_number, is_informative
 from unlazy.comparison.study.candidates import CANDIDATES
@@ -84,13 +85,7 @@ def suspect_lines(c: Findings) -> list[str]:
     if not c.suspects:
         return []
     target = c.study.table.target
-    reasons = []
-    for one in c.suspects:
-        if one.reason == "leak":
-            share = percent(min(one.share, 0.9999))
-            reasons.append(f"{one.name!r} alone explains {share} of {target!r}, so it is a likely leak")
-        else:
-            reasons.append(f"{one.name!r} looks like a row number or an identifier")
+    reasons = [suspect_reason(one, target) for one in c.suspects]
     they, them = ("it", "it") if len(reasons) == 1 else ("they", "them")
     lines = [f"{'; '.join(reasons)}."]
     if {one.name for one in c.suspects} == set(map(str, c.study.table.frame.columns)):
@@ -119,6 +114,14 @@ def suspect_lines(c: Findings) -> list[str]:
             "--keep-suspects."
         )
     return lines
+
+
+def suspect_reason(one: Suspect, target: str) -> str:
+    """Why an input is suspicious."""
+    if one.reason == "leak":
+        share = percent(min(one.share, 0.9999))
+        return f"{one.name!r} alone explains {share} of {target!r}, so it is a likely leak"
+    return f"{one.name!r} looks like a row number or an identifier"
 
 
 def _is(things: list[str]) -> str:
