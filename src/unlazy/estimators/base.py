@@ -66,13 +66,32 @@ class TrainingData(NamedTuple):
         cannot see a left-out point through its copy. Rows are returned sorted, so that a fit does not depend on their
         order.
         """
+        return self.merge_and_place()[0]
+
+    def merge_and_place(self) -> tuple["TrainingData", np.ndarray]:
+        """Merge as `merge_duplicates`; return also the merged row to which each row belongs."""
         unique, first, index = np.unique(as_rows(self.X), axis=0, return_index=True, return_inverse=True)
+        place = index.ravel()
         if len(unique) == self.n:
-            return self.rows(np.argsort(index.ravel()))
+            return self.rows(np.argsort(place)), place
         w = np.ones(self.n, self.Y.dtype) if self.weights is None else self.weights
-        total = np.bincount(index.ravel(), w)
-        means = np.stack([np.bincount(index.ravel(), w * column) / total for column in self.Y.T], 1)
-        return TrainingData(take(self.X, first), means.astype(self.Y.dtype), total.astype(self.Y.dtype))
+        total = np.bincount(place, w)
+        means = np.stack([np.bincount(place, w * column) / total for column in self.Y.T], 1)
+        return TrainingData(take(self.X, first), means.astype(self.Y.dtype), total.astype(self.Y.dtype)), place
+
+
+def places_in(rows: np.ndarray, n: int) -> np.ndarray:
+    """Place of each of n rows in a list of some of them; -1 for the others."""
+    found = np.full(n, -1)
+    found[rows] = np.arange(len(rows))
+    return found
+
+
+def rows_by_place(place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows whose place is not -1, sorted by it, and their places."""
+    rows = np.argsort(place, kind="stable")
+    rows = rows[place[rows] >= 0]
+    return rows, place[rows]
 
 
 class Estimator(BaseEstimator):

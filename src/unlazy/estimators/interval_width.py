@@ -133,8 +133,10 @@ def local_quantile(
     values, left = np.empty(len(begin)), np.arange(len(begin))
     while len(left):
         rows = order[begin[left, None] + np.arange(size)]
-        wide = targets is None or size == m
-        wider = np.zeros(len(left), bool) if wide else _decreasing(f, targets, weights, rows)
+        if targets is None or size == m:
+            wider = np.zeros(len(left), bool)
+        else:
+            wider = _decreasing(f, targets, weights, rows)
         kept = rows[~wider]
         values[left[~wider]] = (
             np.quantile(e[kept], level, axis=1) if weights is None else _weighted_quantile(e, weights, kept, level)

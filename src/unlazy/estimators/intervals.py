@@ -104,14 +104,15 @@ def check_level(level: float) -> None:
 class HeldOutIntervals:
     """Mixin that adds prediction intervals to a regressor that stores held-out residuals.
 
-    `held_out_residuals_` has an array (m, outputs) for each fit from which rows were held out; `held_out_weights_` are
-    the weights of those rows. `widths_` has for each output how the width varies (`interval_width`), or None.
+    `held_out_residuals_` has an array (m, outputs) for each fit from which rows were held out; `held_out_weights_` has
+    the weights of those rows, or is None. `widths_` has for each output how the width varies (`interval_width`), or
+    None.
     """
 
     predict: Callable[[Points], np.ndarray]
     _validate_inputs: Callable[[Points], Any]
     held_out_residuals_: list[np.ndarray]
-    held_out_weights_: np.ndarray | None
+    held_out_weights_: list[np.ndarray] | None
     widths_: list[dict[str, Any] | None]
     held_out_inputs_: np.ndarray | None
     nonnegative_: np.ndarray
@@ -196,10 +197,12 @@ class HeldOutIntervals:
                 "and FeatureMachineRegressor store them in fit, and `unlazy compare` stores them with each model"
             )
         weights = getattr(self, "held_out_weights_", None)
-        return np.median([conformal_radius(part, level, weights) for part in kept], 0)
+        if not isinstance(weights, list):  # files of earlier versions have one array for all
+            weights = [weights] * len(kept)
+        return np.median([conformal_radius(part, level, w) for part, w in zip(kept, weights)], 0)
 
     def keep_residuals(
-        self, parts: Sequence[np.ndarray], weights: np.ndarray | None = None, *,
+        self, parts: Sequence[np.ndarray], weights: np.ndarray | Sequence[np.ndarray] | None = None, *,
         predictions: Sequence[np.ndarray] | None = None, inputs: Sequence[Points] | None = None,
         nonnegative: np.ndarray | bool = False,
     ) -> None:  # fmt: skip
@@ -208,9 +211,10 @@ class HeldOutIntervals:
         Parameters
         ----------
         parts : sequence of arrays of shape (m,) or (m, outputs)
-            Residuals, one array for each fit from which rows were held out.
-        weights : array of shape (m,), optional
-            Weights of the held-out rows.
+            Residuals, target - prediction, one array for each fit from which rows were held out.
+        weights : array of shape (m,) or sequence of arrays, optional
+            Weights of the held-out rows, one array for each of `parts` or one for all. They count rows; if their mean
+            is below one they are divided by it.
         predictions : sequence of arrays, optional
             Predictions of the held-out rows, of the shape of `parts`. Without them all intervals have equal width.
         inputs : sequence of arrays of shape (m, d), optional
@@ -222,21 +226,23 @@ class HeldOutIntervals:
         self._keep_residuals(parts, weights, predictions, rows, nonnegative)
 
     def _keep_residuals(
-        self, parts: Sequence[np.ndarray], weights: np.ndarray | None, predictions: Sequence[np.ndarray] | None,
-        rows: Sequence[np.ndarray | None] | None, nonnegative: np.ndarray | bool,
+        self, parts: Sequence[np.ndarray], weights: np.ndarray | Sequence[np.ndarray] | None,
+        predictions: Sequence[np.ndarray] | None, rows: Sequence[np.ndarray | None] | None,
+        nonnegative: np.ndarray | bool,
     ) -> None:  # fmt: skip
         """Store residuals and how the width varies; `rows` are the inputs as `_width_inputs` returns them."""
-        self.held_out_residuals_ = [np.abs(np.asarray(part, np.float64).reshape(len(part), -1)) for part in parts]
-        self.held_out_weights_ = None if weights is None else np.asarray(weights, np.float64)
+        missed = [np.asarray(part, np.float64).reshape(len(part), -1) for part in parts]
+        self.held_out_residuals_ = [np.abs(part) for part in missed]
+        self.held_out_weights_ = _weights_of_parts(weights, missed)
         self.nonnegative_ = np.atleast_1d(nonnegative)
         self.widths_, self.held_out_inputs_ = [], None
         if predictions is None:
             return
-        residuals = np.concatenate(self.held_out_residuals_)
+        residuals = np.concatenate(missed)
         f = np.concatenate([np.asarray(part, np.float64).reshape(len(part), -1) for part in predictions])
         tables = [part for part in rows or () if part is not None]
         X: np.ndarray | None = np.concatenate(tables) if tables and len(tables) == len(parts) else None
-        w = self.held_out_weights_
+        w = None if self.held_out_weights_ is None else np.concatenate(self.held_out_weights_)
         fold = held_out_folds(X, len(f))
         if len(f) > MAX_ROWS:
             some = np.sort(np.random.default_rng(0).permutation(len(f))[:MAX_ROWS])
@@ -251,6 +257,26 @@ class HeldOutIntervals:
     def _width_inputs(self, X: Points) -> np.ndarray | None:
         """Rows whose distances tell which residuals are comparable; None if the points are no table, or too wide."""
         return width_inputs(self._validate_inputs(X))
+
+
+def _weights_of_parts(
+    weights: np.ndarray | Sequence[np.ndarray] | None, parts: Sequence[np.ndarray]
+) -> list[np.ndarray] | None:
+    """Weights of each part; weights of mean below one, which cannot count rows, are divided by their mean."""
+    if weights is None:
+        return None
+    given = [weights] * len(parts) if np.ndim(weights[0]) == 0 else weights
+    found = [np.asarray(w, np.float64) for w in given]
+    lengths, rows = [len(w) for w in found], [len(part) for part in parts]
+    if lengths != rows:
+        raise ValueError(
+            f"weights must have one array for each part, of as many rows, or one for all: got {lengths} weights of "
+            f"{rows} rows"
+        )
+    mean = float(np.mean(np.concatenate(found)))
+    if not mean > 0:
+        raise ValueError("all weights of held-out rows are zero: give at least one row a positive weight")
+    return [w / min(1.0, mean) for w in found]
 
 
 def width_inputs(X: Any) -> np.ndarray | None:

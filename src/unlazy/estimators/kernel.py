@@ -9,7 +9,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.arrays import Labels, Points
 from unlazy.core.progress import ProgressOption
-from unlazy.estimators.base import KernelEstimator, RandomState, TrainingData, map_blocks, on_device
+from unlazy.estimators.base import (
+    KernelEstimator,
+    RandomState,
+    TrainingData,
+    map_blocks,
+    on_device,
+    places_in,
+    rows_by_place,
+)
 from unlazy.estimators.classifiers import CalibratedClassifier
 from unlazy.estimators.intervals import HeldOutIntervals, width_inputs
 from unlazy.estimators.named_kernels import default_bandwidth, kernel_named
@@ -38,6 +46,24 @@ def _error_before_merging(given: TrainingData, merged: TrainingData, exact: Ridg
     return float(np.mean(np.divide(unexplained, total, out=np.zeros_like(total), where=total > 0)))
 
 
+def _leave_one_out_residuals(rows: TrainingData, place: np.ndarray, merged: TrainingData, fit: RidgeFit) -> np.ndarray:
+    """Residuals of single rows under the fit without that row, where equal rows were merged.
+
+    A merged row of weight W with label Y, prediction f and leave-one-out prediction f₋ has the leverage H = 1 -
+    (Y - f)/(Y - f₋). A row of weight w in it has the leverage H·w/W, and the residual (y - f)/(1 - H·w/W) [K3].
+    """
+    missed = merged.Y - fit.held_out
+    if len(place) == merged.n or merged.weights is None:
+        return missed[place]
+    left = fit.ridge * fit.alpha / merged.weights[:, None]  # Y - f, by (K + ρ/W)α + b = Y
+    sizes = np.abs(missed).sum(1)  # of all outputs, which share H
+    H = 1 - np.clip(np.divide(np.abs(left).sum(1), sizes, out=np.zeros_like(sizes), where=sizes > 0), 0, 1)
+    share = (1.0 if rows.weights is None else rows.weights) / merged.weights[place]
+    alone = np.bincount(place)[place] == 1
+    found = (rows.Y - (merged.Y - left)[place]) / np.where(alone, 1, 1 - H[place] * share)[:, None]
+    return np.where(alone[:, None], missed[place], found)
+
+
 class KernelMachine(KernelEstimator):
     """Base class: f(x) = b + Σ_i α_i k(x - o, x_i - o), α from ridge regression, b a free intercept, o = `offset_`."""
 
@@ -61,14 +87,18 @@ class KernelMachine(KernelEstimator):
         self.random_state = random_state
         self.progress = progress
 
-    def _fit(self, given: TrainingData) -> tuple[RidgeFit, TrainingData]:
-        """Set the fitted attributes; return the closed-form fit and the rows it used (a sample if there are many)."""
+    def _fit(self, given: TrainingData) -> tuple[RidgeFit, TrainingData, np.ndarray]:
+        """Set the fitted attributes; return the closed-form fit, the merged rows it used (a sample if there are many),
+        and the merged row to which each given row belongs, -1 if it is not in the sample."""
         self._check()
-        data = given.merge_duplicates()
+        data, place = given.merge_and_place()
         self.offset_ = data.X.mean(0) if self._kernel_object is None else self._zero_offset(data.X)
         data = data._replace(X=self._centered(data.X))
         with self._precision_scope():
-            subset = data if data.n <= MAX_EXACT_ROWS else self._sample(data)
+            subset = data
+            if data.n > MAX_EXACT_ROWS:
+                rows = self._sample(data.n)
+                subset, place = data.rows(rows), places_in(rows, data.n)[place]
             exact = self._select_bandwidth(subset)
             self.ridge_, self.leave_one_out_error_ = exact.ridge, exact.error
             if subset is data:
@@ -78,7 +108,7 @@ class KernelMachine(KernelEstimator):
                     self.leave_one_out_error_ = _error_before_merging(given, data, exact)
             else:
                 self._solve(data)
-        return exact, subset
+        return exact, subset, place
 
     def _select_bandwidth(self, data: TrainingData) -> RidgeFit:
         """Set `kernel_` and `bandwidth_`; return the fit at the best (or only) bandwidth."""
@@ -128,10 +158,10 @@ class KernelMachine(KernelEstimator):
         self.X_fit_, self.dual_coef_, self.intercept_ = centers, alpha, mean
         self.solver_, self.converged_ = found.method, bool(found.converged)
 
-    def _sample(self, data: TrainingData) -> TrainingData:
-        """Return MAX_EXACT_ROWS random rows."""
+    def _sample(self, n: int) -> np.ndarray:
+        """Return MAX_EXACT_ROWS random rows of n."""
         rng = np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1)))
-        return data.rows(np.sort(rng.choice(data.n, MAX_EXACT_ROWS, replace=False)))
+        return np.sort(rng.choice(n, MAX_EXACT_ROWS, replace=False))
 
     def _scores(self, X: Points) -> np.ndarray:
         """Evaluate f at the rows of X, shape (m, c)."""
@@ -243,9 +273,16 @@ class KernelRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Kernel
             The fitted estimator.
         """
         data = self._validate_regression(X, y, sample_weight)
-        exact, seen = self._fit(data)
-        missed, rows = seen.Y - exact.held_out, width_inputs(seen.X)
-        self._keep_residuals([missed], seen.weights, [exact.held_out], [rows], data.Y.min(0) >= 0)
+        exact, seen, place = self._fit(data)
+        rows, own = rows_by_place(place)
+        missed, inputs = _leave_one_out_residuals(data.rows(rows), own, seen, exact), width_inputs(seen.X)
+        self._keep_residuals(
+            [missed],
+            None if data.weights is None else data.weights[rows],
+            [data.Y[rows] - missed],
+            [None if inputs is None else inputs[own]],
+            data.Y.min(0) >= 0,
+        )
         return self
 
     def _width_inputs(self, X: Points) -> np.ndarray | None:
@@ -350,7 +387,7 @@ class KernelClassifier(CalibratedClassifier, KernelMachine):
         KernelClassifier
             The fitted estimator.
         """
-        exact, seen = self._fit(self._validate_classification(X, y, sample_weight))
+        exact, seen, _ = self._fit(self._validate_classification(X, y, sample_weight))
         self._calibrate(exact.held_out, seen.Y, seen.weights)
         return self
 

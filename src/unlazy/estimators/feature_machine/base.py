@@ -19,7 +19,7 @@ from unlazy.core.arrays import Labels, Points, dot
 from unlazy.core.fingerprint import fingerprint
 from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.core.threads import half_threaded_blas, limit_threads, single_threaded_blas
-from unlazy.estimators.base import Estimator, TrainingData
+from unlazy.estimators.base import Estimator, TrainingData, places_in
 from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, Selected, constants, select
 from unlazy.estimators.feature_search.choices import (
     LabelChoice,
@@ -117,10 +117,11 @@ class FeatureMachine(Estimator):
         self.checkpoint = checkpoint
         self.n_jobs = n_jobs
 
-    def _fit(self, given: TrainingData, regression: bool) -> tuple[np.ndarray, TrainingData]:
-        """Set the fitted attributes; return held-out predictions and the rows they belong to."""
+    def _fit(self, given: TrainingData, regression: bool) -> tuple[np.ndarray, TrainingData, np.ndarray]:
+        """Set the fitted attributes; return held-out predictions, the merged rows they belong to, and the place of each
+        given row among these, -1 if it has none."""
         candidates, robust = self._candidates(given.X.shape), regression and self._chooses_labels
-        data, center, spread = _prepare(given, regression)
+        data, place, center, spread = _prepare(given, regression)
         order = self._order(len(data.X))
         self._others_, self.outliers_, self.clip_ = [], "kept", np.full(len(spread), np.inf)
         rows = np.sort(order[: self._effort.search_rows])
@@ -128,7 +129,7 @@ class FeatureMachine(Estimator):
             data, found = self._encode_columns(candidates, data, order)
             if len(data.X) == 1 or not np.any(data.Y):
                 self._constant(candidates[0], data, bool(np.any(given.Y[:1] != given.Y)))
-                held_out, part = data.Y, data
+                held_out, part, rows = data.Y, data, np.arange(len(data.X))
             elif len(data.X) <= constants.SINGLE_SPLIT_ROWS:
                 part = data.rows(rows)
                 found = found or self._select(candidates, part)
@@ -138,6 +139,7 @@ class FeatureMachine(Estimator):
                 held_out = self._fit_few_rows(chosen, part)
             else:
                 held_out, part = self._fit_many_rows(candidates, data, order, robust)
+                rows = order[-len(part.X) :]
         self.clip_ = self.clip_ * spread
         self.intercept_ = (self.intercept_ * spread + center).astype(self._dtype)
         self.dual_coef_ = (self.dual_coef_ * spread).astype(self._dtype)
@@ -145,7 +147,8 @@ class FeatureMachine(Estimator):
         for other in self._others_:
             other["intercept"] = (other["intercept"] * spread + center).astype(self._dtype)
             other["dual_coef"] = (other["dual_coef"] * spread).astype(self._dtype)
-        return held_out * spread + center, part._replace(Y=part.Y * spread + center)
+        place = places_in(rows, len(data.X))[place]
+        return held_out * spread + center, part._replace(Y=part.Y * spread + center), place
 
     def _order(self, n: int) -> np.ndarray:
         """Random permutation of the rows, from `random_state`."""
@@ -204,7 +207,7 @@ class FeatureMachine(Estimator):
         if given.weights is not None:
             raise ValueError("a learning curve needs equal weights: do not set class_weight")
         candidates = self._candidates(given.X.shape)
-        data, _, spread = _prepare(given, regression)
+        data, _, _, spread = _prepare(given, regression)
         data, order = data._replace(weights=None), self._order(len(data.X))
         asked = validate_sizes(len(data.X) * DEFAULT_SIZES if sizes is None else sizes, len(data.X))
         if not np.any(data.Y):
@@ -478,15 +481,19 @@ class FeatureMachine(Estimator):
         return arrays.precision("float64")
 
 
-def _prepare(given: TrainingData, regression: bool) -> tuple[TrainingData, np.ndarray, np.ndarray]:
-    """Merge equal rows and scale the labels; return the data, and center and scale of the labels."""
-    data = _to_float64(given).merge_duplicates()
+def _prepare(given: TrainingData, regression: bool) -> tuple[TrainingData, np.ndarray, np.ndarray, np.ndarray]:
+    """Merge equal rows and scale the labels.
+
+    Return the data, the merged row to which each given row belongs, and center and scale of the labels.
+    """
+    data, place = _to_float64(given).merge_and_place()
     if len(data.X) <= constants.SINGLE_SPLIT_ROWS:
-        data = data.rows(np.lexsort(data.X.T[::-1]))  # make the fit independent of the order of rows
+        order = np.lexsort(data.X.T[::-1])  # make the fit independent of the order of rows
+        data, place = data.rows(order), places_in(order, len(data.X))[place]
     center = weighted_mean(data.Y, data.weights)
     spread = np.sqrt(weighted_mean((data.Y - center) ** 2, data.weights))
     spread = np.where(spread > 0, spread, 1) if regression else np.ones_like(spread)
-    return data._replace(Y=(data.Y - center) / spread), center, spread
+    return data._replace(Y=(data.Y - center) / spread), place, center, spread
 
 
 def _to_float64(data: TrainingData) -> TrainingData:

@@ -6,7 +6,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from unlazy.core.arrays import Labels, Points, dot
 from unlazy.core.threads import limit_threads
-from unlazy.estimators.base import TrainingData
+from unlazy.estimators.base import TrainingData, rows_by_place
 from unlazy.estimators.classifiers import CalibratedClassifier
 from unlazy.estimators.feature_machine.base import FeatureMachine
 from unlazy.estimators.feature_machine.held_out_scale import error_of_more_rows
@@ -155,10 +155,13 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
         """
         with limit_threads(self.n_jobs):
             data = self._validate_regression(X, y, sample_weight)
-            held_out, part = self._fit(data, regression=True)
-            missed = (part.Y - held_out) * error_of_more_rows(self, part)
-        nearer = part.Y - missed  # the predictions with these residuals
-        self._keep_residuals([missed], part.weights, [nearer], [self._mapped(part.X)], data.Y.min(0) >= 0)
+            held_out, part, place = self._fit(data, regression=True)
+            rows, own = rows_by_place(place)  # one residual for each row, also where equal rows were merged
+            missed = (data.Y[rows] - held_out[own]) * error_of_more_rows(self, part)
+        nearer = data.Y[rows] - missed  # the predictions with these residuals
+        weights, inputs = None if data.weights is None else data.weights[rows], self._mapped(part.X)
+        inputs = None if inputs is None else inputs[own]
+        self._keep_residuals([missed], weights, [nearer], [inputs], data.Y.min(0) >= 0)
         return self
 
     def _width_inputs(self, X: Points) -> np.ndarray | None:
@@ -340,7 +343,7 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
             The fitted estimator.
         """
         with limit_threads(self.n_jobs):
-            held_out, part = self._fit(self._validate_classification(X, y, sample_weight), regression=False)
+            held_out, part, _ = self._fit(self._validate_classification(X, y, sample_weight), regression=False)
         self._calibrate(held_out, part.Y, part.weights)
         return self
 
