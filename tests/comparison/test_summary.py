@@ -56,6 +56,8 @@ def test_a_clear_verdict_recommends_a_model():
     assert far.endswith("(extrapolated from 300 rows; the interval is not checked that far): worth it.")
     little = dict(summarize(found(PAYS, law._replace(twice=Interval(0.49, 0.45, 0.52)))).actions)["More rows"]
     assert "would change the squared error" in little and "by −2% [−10%, +4%]: hardly worth it." in little
+    wide = dict(summarize(found(PAYS, law._replace(twice=Interval(0.4, 0.1, 0.6)))).actions)["More rows"]
+    assert wide.endswith("by −20% [−80%, +20%]: it is open whether that is worth it.")
     text = "\n".join(sentences(found(PAYS, law._replace(calibrated=False))))
     assert "it starts from 300 rows, and its interval is not checked that far" in text
 
@@ -92,7 +94,7 @@ def test_untried_models_and_limited_rows_are_noted():
 
 @pytest.mark.parametrize("largest, text", [(False, "more rows or splits"), (True, "only more rows")])
 def test_more_splits_are_proposed_only_where_they_may_decide(largest, text):
-    """Nine splits that differ much: a tenth narrows the interval by an eighth."""
+    """Nine splits that differ much: a tenth narrows their interval little."""
     wide = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2), splits=9, wobble=0.4)
     wide = replace(wide, largest=largest)
     c = Findings(wide, decide_verdict(wide), None)
@@ -102,20 +104,22 @@ def test_more_splits_are_proposed_only_where_they_may_decide(largest, text):
 
 def test_splits_that_would_narrow_the_interval_enough_are_proposed():
     """Three splits of a ratio of 1.01 that reaches 1.3: reaches of t(0.975, 2)·√(1/3 + 1/3) and
-    t(0.975, 9)·√(1/10 + 1/3) are 3.51 and 1.49 standard deviations (t from tables), so that ten splits reach 1.12."""
+    t(0.975, 9)·√(1/10 + 1/3) are 3.51 and 1.49 standard deviations, and the smallest likely one is √(2/5.991) of that
+    of three splits (t and χ² from tables)."""
     made = replace(study(PAYS, splits=3), largest=True)
     reach = math.log(1.3 / 1.01)
     ratio = Interval(1.01, 1.01 * math.exp(-reach), 1.3)
     verdict = replace(decide_verdict(made), word="undecided", ratio=ratio)
     assert splits_may_decide(made, verdict)
     assert what_would_decide(Findings(made, verdict, None)) == "a larger --budget would run more splits"
-    most = 1.01 * math.exp(math.log(1.25 / 1.01) * 3.51 / 1.49)  # what ten splits narrow to 1.25
+    narrower = 1.49 / 3.51 * math.sqrt(2 / 5.991)
+    most = 1.01 * math.exp(math.log(1.25 / 1.01) / narrower)  # what ten splits narrow to 1.25
     for high, expected in ((0.99 * most, True), (1.01 * most, False)):
         one = replace(verdict, ratio=Interval(1.01, 1.01**2 / high, high))
         assert splits_may_decide(made, one) == expected
     none = replace(verdict, has_signal=False, signal=Interval(1.0, 0.75, 1 / 0.75))
-    assert splits_may_decide(made, none)  # 0.88 to 1.13: no useful gain
-    assert not splits_may_decide(made, replace(none, signal=Interval(1.0, 0.46, 2.46)))
+    assert splits_may_decide(made, none)  # 0.93 to 1.07: no useful gain
+    assert not splits_may_decide(made, replace(none, signal=Interval(1.0, 0.36, 1 / 0.36)))  # 0.78 to 1.28
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,8 @@ def _twice(c: Findings) -> str:
     else:
         middle, low, high = (f"{100 * share:.0f}%" for share in (gain, least, most))
         effect = f"reduce the squared error{of} of the best model with fixed features by {middle} [{low}, {high}]"
-    advice = "hardly worth it" if gain < SMALL_GAIN else "worth it" if least > LARGE_GAIN else "may be worth it"
+    unsure = "it is open whether that is worth it" if least < 0 else "may be worth it"
+    advice = "hardly worth it" if gain < SMALL_GAIN else "worth it" if least > LARGE_GAIN else unsure
     far = "" if law.calibrated else f" (extrapolated from {law.points:,} rows; the interval is not checked that far)"
     return f"Doubling the rows ({law.rows:,} more) would {effect}{far}: {advice}."
 

@@ -108,8 +108,9 @@ def _enough_rows(study: Study) -> bool:
 
 
 def splits_may_decide(study: Study, verdict: Verdict) -> bool:
-    """Whether MAX_SPLITS splits may decide an undecided verdict at the same size: the intervals that they would have,
-    with the same means and variances, decide it."""
+    """Whether MAX_SPLITS splits may decide an undecided verdict at the same size: the intervals that they would have
+    decide it, with the same means and the lower end of the 90% interval of the variance, which few splits hardly
+    determine."""
     J = study.measured
     if J < MIN_SPLITS:
         return study.splits < MAX_SPLITS
@@ -119,7 +120,8 @@ def splits_may_decide(study: Study, verdict: Verdict) -> bool:
     def narrowed(found: Interval) -> Interval:
         middle, share = math.log(found.value), study.overlap / (1 - study.overlap)
         before, after = (scipy.stats.t.ppf(0.975, k - 1) * math.sqrt(1 / k + share) for k in (J, MAX_SPLITS))
-        reach = (math.log(found.high) - middle) * float(after / before)
+        spread = math.sqrt((J - 1) / scipy.stats.chi2.ppf(0.95, J - 1))
+        reach = (math.log(found.high) - middle) * spread * float(after / before)
         return Interval(found.value, math.exp(middle - reach), math.exp(middle + reach))
 
     if verdict.has_signal:
