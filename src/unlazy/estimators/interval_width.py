@@ -14,9 +14,9 @@ rows the mean is lower by (y_i - mean)/(n - 1), so the order of the predictions 
 with their held-out predictions. If the fit has the variance v over rows with noise σ, held-out predictions have the
 variance v + (σ/n)², their covariance with the targets is about v - σ²/n, and their correlation with the residuals due
 to left-out targets is -ρ, ρ = (σ/n)/√(v + (σ/n)²). If the covariance is not negative, v ≥ σ²/n and ρ < 1/√n is
-negligible. So a window in which targets decrease by more than a standard error is widened: to all rows if need be,
-where the width is equal. Then ρ is about the standard error at most, and 1 - √(1 - ρ²), the share by which radii of new
-rows can be too small, 0.01 in a window of 50 rows.
+negligible. So a window in which targets decrease with predictions is widened, to all rows if need be. Windows have all
+rows from the start, so that widths do not follow the predictions, if over all rows the correlation is not positive
+beyond two standard errors of 1/√n: in windows of so weak a fit targets increase and decrease by chance.
 """
 
 from typing import Any, NamedTuple
@@ -40,8 +40,8 @@ TYPICAL, LARGEST = 0.6, 4.0
 """Residuals are divided by their local quantile of this level, and cut off at this multiple of their mean."""
 SMALLEST = 1e-3
 """Smallest radius, as a multiple of the mean residual."""
-DECREASING = 1.0
-"""A window is widened if the correlation of targets and predictions in it is below minus this many standard errors."""
+RELATED = 2.0
+"""Widths follow predictions if these correlate with the targets by at least this many standard errors."""
 SCORED_LEVEL = 0.9
 """Level at which forms are compared."""
 
@@ -124,10 +124,16 @@ class LocalQuantile(NamedTuple):
 def local_quantile(
     f: np.ndarray, e: np.ndarray, weights: np.ndarray | None, level: float, targets: np.ndarray | None = None
 ) -> LocalQuantile:
-    """Quantile of e over windows of rows sorted by f, which are doubled while `targets` decrease with f in them."""
+    """Quantile of e over windows of rows sorted by f, doubled while `targets` decrease with f in them.
+
+    If targets do not increase with f, all windows have all rows.
+    """
     order = np.argsort(f, kind="stable")
     m = len(f)
     size = min(m, max(WINDOW, round(SHARE * m)))
+    if targets is not None:
+        correlation, error = _correlation(f, targets, weights, order[None])
+        size = m if correlation[0] < RELATED * error[0] else size
     begin = np.unique(np.linspace(0, m - size, KNOTS).round().astype(int))
     middle = np.median(f[order[begin[:, None] + np.arange(size)]], 1)
     values, left = np.empty(len(begin)), np.arange(len(begin))
@@ -136,7 +142,7 @@ def local_quantile(
         if targets is None or size == m:
             wider = np.zeros(len(left), bool)
         else:
-            wider = _decreasing(f, targets, weights, rows)
+            wider = _correlation(f, targets, weights, rows)[0] < 0
         kept = rows[~wider]
         values[left[~wider]] = (
             np.quantile(e[kept], level, axis=1) if weights is None else _weighted_quantile(e, weights, kept, level)
@@ -150,14 +156,16 @@ def local_quantile(
     return LocalQuantile(knots, np.maximum(values, smallest))
 
 
-def _decreasing(f: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
-    """Whether targets decrease with f in each window, beyond the standard error 1/√n of a correlation of n rows."""
+def _correlation(
+    f: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Correlation of targets and predictions in each window, and its standard error 1/√n without a relation."""
     w = np.ones(rows.shape) if weights is None else weights[rows]
-    n = w.sum(1) ** 2 / (w**2).sum(1)
+    error = np.sqrt((w**2).sum(1)) / w.sum(1)
     w = w / w.sum(1, keepdims=True)
     x, y = (part[rows] - (w * part[rows]).sum(1, keepdims=True) for part in (f, targets))
-    together = (w * x * y).sum(1)
-    return (together < 0) & (n * together**2 > DECREASING**2 * (w * x**2).sum(1) * (w * y**2).sum(1))
+    sizes = np.sqrt((w * x**2).sum(1) * (w * y**2).sum(1))
+    return np.divide((w * x * y).sum(1), sizes, out=np.zeros_like(sizes), where=sizes > 0), error
 
 
 def _weighted_quantile(e: np.ndarray, weights: np.ndarray, rows: np.ndarray, level: float) -> np.ndarray:
