@@ -9,6 +9,7 @@ import gzip
 import io
 import lzma
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -43,7 +44,7 @@ def read_bytes(path: Path) -> FileBytes:
         return FileBytes(data, "parquet")
     if data.startswith(_OLD_EXCEL):
         raise UnlazyError(f"{path} is an Excel file of the old format (.xls); save it as .xlsx or CSV")
-    if data.startswith(b"PK\x03\x04") or path.suffix == ".npz":
+    if data.startswith((b"PK\x03\x04", b"PK\x05\x06")) or path.suffix == ".npz":
         return _open_zip(path, data)
     return FileBytes(data, "text")
 
@@ -57,14 +58,20 @@ def _open_zip(path: Path, data: bytes) -> FileBytes:
                 return FileBytes(data, "excel")
             if path.suffix == ".npz" or (names and all(n.endswith(".npy") for n in names)):
                 return FileBytes(data, "npz")
+            if not names:
+                raise UnlazyError(f"{path} holds no file; pass a CSV, Excel, Parquet or npz file")
             if len(names) != 1:
                 raise UnlazyError(
                     f"{path} holds {len(names)} files ({join_names(names)}); unzip it and pass one of them"
                 )
             return FileBytes(archive.read(names[0]), "text")
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
         if path.suffix == ".npz":
             return FileBytes(data, "npz")  # the reader of npz files says what is wrong
+        if path.suffix == ".xlsx":
+            raise UnlazyError(f"{path} is a damaged Excel file; save it again") from error
+        if not isinstance(error, RuntimeError):  # RuntimeError: it needs a password, or its compression is unknown
+            raise UnlazyError(f"{path} is damaged or incomplete; download or save it again") from error
         raise UnlazyError(f"{path} cannot be unzipped ({error}); unzip it and pass the file inside") from error
 
 
