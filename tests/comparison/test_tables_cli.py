@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from unlazy.cli import app
 from unlazy.comparison.study import model, study
 from unlazy.comparison.study.model import predict_file
-from unlazy.core.errors import UnlazyError
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +80,7 @@ def test_prediction_rows_are_read_like_the_table(tmp_path):
     assert np.all((low < middle) & (middle < high)) and np.mean((low <= v / 1000) & (v / 1000 <= high)) >= 0.9
     assert "needs at least 999 held-out rows" in sentence("predict", str(file), str(plain), "--interval", "0.999")
     grouped.write_text('a;b\n"1,300";1\n"2,300";2\n')
-    with pytest.raises(UnlazyError, match="decimal comma"):
+    with pytest.raises(ValueError, match="decimal comma"):
         predict_file(tmp_path / "plain.unlazy", grouped)
 
 

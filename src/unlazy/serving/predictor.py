@@ -126,7 +126,7 @@ class Predictor:
         if self.feature_names_in_ is not None:
             missing = [str(name) for name in self.feature_names_in_ if name not in names]
             if missing:
-                raise ValueError(f"columns that the model was fitted to are missing: {', '.join(missing)}")
+                raise ValueError(f"columns that the model was fitted to are missing: {', '.join(missing)}; add them")
             columns = [columns[names.index(str(name))] for name in self.feature_names_in_]
         return np.stack([np.asarray(column) for column in columns], 1)
 

@@ -9,9 +9,10 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from unlazy.comparison.data.dates import are_dates, as_dates
-from unlazy.comparison.data.number_formats import NumberFormat, parse_numbers
+from unlazy.comparison.data.dates import are_dates, as_dates, day_first
+from unlazy.comparison.data.number_formats import parse_numbers
 from unlazy.core.errors import UnlazyError, join_names
+from unlazy.estimators.preprocessing.number_texts import NumberFormat
 from unlazy.estimators.preprocessing.table_encoder import category_text
 
 Kind = Literal["numeric", "category", "date"]
@@ -59,10 +60,15 @@ def column_kind(series: pd.Series, allow_mixed: bool = False, remedy: str = "") 
 
 def as_number(series: pd.Series) -> np.ndarray:
     """Convert a column to float64, with NaN for missing values."""
+    return _read_numbers(series)[0]
+
+
+def _read_numbers(series: pd.Series) -> tuple[np.ndarray, NumberFormat]:
+    """Return a column as float64, with NaN for missing values, and how its numbers are written."""
     if pd.api.types.is_numeric_dtype(series) or pd.api.types.is_bool_dtype(series):
-        return series.to_numpy(dtype=np.float64, na_value=np.nan)
-    numbers = parse_numbers(series.dropna().map(str))[0].astype(np.float64)
-    return numbers.reindex(series.index).to_numpy(dtype=np.float64)
+        return series.to_numpy(dtype=np.float64, na_value=np.nan), NumberFormat()
+    numbers, format = parse_numbers(series.dropna().map(str))
+    return numbers.astype(np.float64).reindex(series.index).to_numpy(dtype=np.float64), format
 
 
 def as_category(series: pd.Series) -> np.ndarray:
@@ -78,8 +84,7 @@ def parse_target(labels: pd.Series, asked: str | None, notes: list[str]) -> tupl
     if kind == "date":
         raise UnlazyError(f"the target {name!r} holds dates; convert it to a number, such as days since the first date")
     if kind == "numeric" and asked != "classification":
-        number = as_number(labels)
-        format = number_format(labels)
+        number, format = _read_numbers(labels)
         if format.commas == "thousands":
             notes.append(f"commas in the target {name!r} are read as thousands separators ({format.example})")
         if format.unit:
@@ -153,11 +158,13 @@ def frequent_classes(values: np.ndarray, task: str, name: str, notes: list[str])
 
 
 def parse_inputs(
-    frame: pd.DataFrame, categorical: tuple[str, ...], notes: list[str], problems: list[str]
-) -> pd.DataFrame:
+    frame: pd.DataFrame, categorical: tuple[str, ...], notes: list[str], problems: list[str],
+    formats: dict[str, dict],
+) -> pd.DataFrame:  # fmt: skip
     """Convert each column to float64, text or dates; empty and constant columns and identifiers are dropped.
 
-    Columns that cannot be converted are left out and added to `problems`.
+    Columns that cannot be converted are left out and added to `problems`; how the numbers and dates of the others are
+    written is added to `formats`.
     """
     columns, idle = {}, []
     found: dict[str, list[str]] = {"missing": [], "commas": [], "units": [], "identifiers": []}
@@ -167,7 +174,7 @@ def parse_inputs(
             idle.append(name)
             continue
         try:
-            values = _parse_input(series, name in categorical, found)
+            values = _parse_input(series, name in categorical, found, formats)
         except UnlazyError as error:
             problems.append(str(error))
             continue
@@ -193,24 +200,31 @@ def parse_inputs(
     return pd.DataFrame(columns)
 
 
-def _parse_input(series: pd.Series, categorical: bool, found: dict[str, list[str]]) -> np.ndarray | None:
-    """Convert one column; None for an identifier. What was corrected is added to `found`."""
+def _parse_input(
+    series: pd.Series, categorical: bool, found: dict[str, list[str]], formats: dict[str, dict]
+) -> np.ndarray | None:
+    """Convert one column; None for an identifier. What was corrected is added to `found`, and how numbers and dates are
+    written to `formats`."""
     name = str(series.name)
     kind = "category" if categorical else column_kind(series)
     if kind == "date":
         if series.isna().any():
             found["missing"].append(f"{name} ({int(series.isna().sum()):,})")
+        if not pd.api.types.is_timedelta64_dtype(series):
+            formats[name] = {"day_first": day_first(series)}
         return parse_dates(series)
-    values = as_number(series) if kind == "numeric" else as_category(series)
-    if kind == "numeric":
-        format = number_format(series)
+    if kind == "category":
+        values = as_category(series)
+    else:
+        values, format = _read_numbers(series)
+        formats[name] = {"unit": format.unit, "commas": format.commas, "points": format.points}
         if format.commas == "thousands":
             found["commas"].append(f"{name} ({format.example})")
         if format.unit:
             found["units"].append(f"{name} ({format.unit})")
         if np.isinf(values).any():
             raise UnlazyError(f"column {name!r} has infinite values; replace them, or remove it with --drop {name}")
-    elif not categorical and _identifies_rows(values):
+    if kind == "category" and not categorical and _identifies_rows(values):
         found["identifiers"].append(f"{name} ({len(set(values)):,} distinct texts)")
         return None
     if series.isna().any():
@@ -280,10 +294,3 @@ def _identifies_rows(values: np.ndarray) -> bool:
     """Whether a column has so many categories that it identifies rows."""
     count = len({v for v in values if v is not None})
     return (count > 50 and count > len(values) / 3) or count > 5000
-
-
-def number_format(series: pd.Series) -> NumberFormat:
-    """Return how the numbers of a column are written."""
-    if series.dtype.kind in "biufM" or pd.api.types.is_numeric_dtype(series):
-        return NumberFormat()
-    return parse_numbers(series.dropna().map(str))[1]

@@ -2,94 +2,97 @@
 
 '1,5' has a decimal comma; '1,023,763', or '1,244' next to '961', has thousands separators; so do '$1,244' and
 '1 244 000'. '1.234,50' has both the European way. '1,244' alone is ambiguous and raises UnlazyError: a factor of 1,000
-is never guessed. A unit is removed if all values have the same one; '(12)' is -12.
+is never guessed. A unit is removed if nearly all values have the same one; '(12)' is -12.
+
+The format of a column is found from the texts with a digit, most of which must fit it. The others are no numbers.
 """
 
-import re
-from typing import Literal, NamedTuple
+from collections import Counter
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from unlazy.core.errors import UnlazyError
-
-_COMMA = re.compile(r"[-+]?\d+,\d+")
-_THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")
-_BELOW_ONE = re.compile(r"[-+]?0+,\d+")
-_EUROPEAN = re.compile(r"[-+]?\d{1,3}(\.\d{3})*(,\d+)?|[-+]?\d+,\d+")
-_SURELY_EUROPEAN = re.compile(r"[-+]?\d{1,3}((\.\d{3})+,\d+|(\.\d{3}){2,})")
-_SPACED = re.compile(r"(?<=\d)[ \u00a0\u202f'’](?=\d{3}(\D|$))")
-_CURRENCY = "$€£¥₹"
-_PARTS = re.compile(
-    rf"(?P<open>\()?\s*(?P<sign>[-+−]?)\s*(?P<prefix>[{_CURRENCY}]|[A-Z]{{3}}(?=\s?\d))?\s*"
-    rf"(?P<number>[-+−]?\d[\d.,]*|[-+−]?\.\d+)\s*(?P<unit>[{_CURRENCY}%]|[^\d\s.,()+\-−][^\d()]{{0,11}})?\s*(?(open)\))"
+from unlazy.estimators.preprocessing.number_texts import (
+    BELOW_ONE,
+    CURRENCY,
+    DECIMAL_COMMA,
+    EUROPEAN,
+    SURELY_EUROPEAN,
+    THOUSANDS,
+    NumberFormat,
+    split_unit,
 )
 
-
-class NumberFormat(NamedTuple):
-    """How the numbers of a column are written."""
-
-    unit: str = ""
-    """Currency, percent or unit that all values have."""
-    commas: Literal["decimal", "thousands", ""] = ""
-    example: str = ""
-    """A value with thousands separators."""
+_MOST = 0.9
+"""Share of the texts with a digit that must fit a format."""
+_FEWEST_WITH_DIGIT = 0.5
+"""Share of the texts that must have a digit; else a column is not one of numbers with a unit or with commas."""
+_LOOKED_AT = 200
 
 
 def parse_numbers(texts: pd.Series) -> tuple[pd.Series, NumberFormat]:
     """Return texts as numbers, NaN where impossible, and how they are written."""
     plain = pd.to_numeric(texts, errors="coerce")
-    odd = plain.isna()
-    if not odd.any():
+    if plain.notna().all():
         return plain, NumberFormat()
-    # most columns of text are not numbers: do not match all of their values
-    if not texts[odd].iloc[:20].map(lambda t: bool(re.search(r"\d", t))).all():
+    digits = texts.str.contains(r"\d").astype(bool)
+    if digits.mean() < _FEWEST_WITH_DIGIT or not _may_be_numbers(texts[digits & plain.isna()]):
         return plain, NumberFormat()
-    bare, unit = _without_unit(texts, plain)
-    numbers, commas = _with_commas(bare, str(texts.name), bool(unit) and unit in _CURRENCY)
+    bare, unit = _without_unit(texts[digits], plain[digits])
+    numbers, commas = _with_commas(bare, str(texts.name), bool(unit) and unit in CURRENCY)
     if numbers.notna().sum() <= plain.notna().sum():
         return plain, NumberFormat()
     example = ""
     if commas == "thousands":
-        example = str(texts[bare.str.contains(",", regex=False)].iloc[0]).strip()
-    return numbers, NumberFormat(unit, commas, example)
+        example = str(texts[bare.index[bare.str.contains(",", regex=False)][0]]).strip()
+    points = commas == "decimal" and bool(bare[numbers.notna()].str.contains(".", regex=False).any())
+    return numbers.reindex(texts.index), NumberFormat(unit, commas, points, example)
+
+
+def _may_be_numbers(odd: pd.Series) -> bool:
+    """Whether some of the texts that are no plain numbers have commas or a unit; most columns of text do not."""
+    some = odd.iloc[:: max(1, len(odd) // _LOOKED_AT)]
+    return any(split_unit(text) for text in some)
 
 
 def _without_unit(texts: pd.Series, plain: pd.Series) -> tuple[pd.Series, str]:
-    """Texts without the unit that all of them have; unchanged if they have different ones. Zeros need no unit."""
-    parts = [_PARTS.fullmatch(_SPACED.sub("", text.strip())) for text in texts]
-    if not all(parts):
+    """The texts that have the unit of nearly all of them, without it. Zeros need no unit."""
+    parts = [split_unit(text) for text in texts]
+    counts = Counter(p[1] for p, value in zip(parts, plain) if p and value != 0)
+    if not counts:
         return texts.str.strip(), ""
-    units = {(p["prefix"] or p["unit"] or "").strip() for p, value in zip(parts, plain) if p and value != 0}
-    both = any(p and p["prefix"] and p["unit"] for p in parts)
-    if len(units) != 1 or both:
+    unit = counts.most_common(1)[0][0]
+    fits = [p is not None and (p[1] == unit or value == 0) for p, value in zip(parts, plain)]
+    if np.mean(fits) < _MOST:
         return texts.str.strip(), ""
-    bare = []
-    for p in parts:
-        assert p is not None
-        number = (p["sign"] + p["number"]).replace("−", "-")
-        bare.append(f"-{number}" if p["open"] else number)
-    return pd.Series(bare, index=texts.index, name=texts.name, dtype=object), units.pop()
+    bare = [p[0] for p, fit in zip(parts, fits) if p and fit]
+    return pd.Series(bare, index=texts.index[fits], name=texts.name, dtype=object), unit
 
 
 def _with_commas(texts: pd.Series, name: str, currency: bool) -> tuple[pd.Series, Literal["decimal", "thousands", ""]]:
-    """Return texts as numbers with commas read in the one way that fits all of them."""
+    """Return texts as numbers with commas read in the one way that fits nearly all of them."""
     plain = pd.to_numeric(texts, errors="coerce")
     rest, numbers = texts[plain.isna()], texts[plain.notna()]
     if not len(rest):
         return plain, ""
-    if texts.map(lambda t: bool(_SURELY_EUROPEAN.fullmatch(t))).any():
-        if not texts.map(lambda t: bool(_EUROPEAN.fullmatch(t))).all():
+    few = (1 - _MOST) * len(texts)
+    if texts.map(lambda t: bool(SURELY_EUROPEAN.fullmatch(t))).any():
+        fits = texts.map(lambda t: bool(EUROPEAN.fullmatch(t))).astype(bool)
+        if (~fits).sum() > few:
             return plain, ""
-        swapped = texts.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+        swapped = texts.where(fits).str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
         return pd.to_numeric(swapped, errors="coerce"), "decimal"
-    if not rest.map(lambda t: bool(_COMMA.fullmatch(t) or _THOUSANDS.fullmatch(t))).all():
+    fits = rest.map(lambda t: bool(DECIMAL_COMMA.fullmatch(t) or THOUSANDS.fullmatch(t))).astype(bool)
+    if not fits.any() or (~fits).sum() > few:
         return plain, ""
-    commas = _meaning(rest, numbers, plain, name, currency)
+    commas = _meaning(rest[fits], numbers, plain, name, currency)
     if not commas:
         return plain, ""
+    kept = texts.where(plain.notna() | fits.reindex(texts.index, fill_value=False))
     return pd.to_numeric(
-        texts.str.replace(",", "." if commas == "decimal" else "", regex=False), errors="coerce"
+        kept.str.replace(",", "." if commas == "decimal" else "", regex=False), errors="coerce"
     ), commas
 
 
@@ -99,8 +102,8 @@ def _meaning(
     """Meaning of the commas in `rest`, next to `numbers` without commas."""
     points = bool(numbers.str.contains(".", regex=False).any() or rest.str.contains(".", regex=False).any())
     several = bool((rest.str.count(",") > 1).any())
-    whole = rest.map(lambda t: bool(_THOUSANDS.fullmatch(t))).all()
-    if not whole or rest.map(lambda t: bool(_BELOW_ONE.match(t))).any():
+    whole = rest.map(lambda t: bool(THOUSANDS.fullmatch(t))).all()
+    if not whole or rest.map(lambda t: bool(BELOW_ONE.match(t))).any():
         return "" if points or several else "decimal"
     largest = float(np.nanmax(plain.abs())) if len(numbers) else 0.0
     if points or several or currency or 100 <= largest < 1000:

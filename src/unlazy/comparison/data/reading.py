@@ -6,6 +6,7 @@ Files that are not tables raise UnlazyError with a one-line message.
 import csv
 import io
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,22 @@ import numpy as np
 import pandas as pd
 
 from unlazy.comparison.argument_parsing import resolve_source
+from unlazy.comparison.data.dates import are_dates
 from unlazy.comparison.data.file_bytes import find_encoding, read_bytes
+from unlazy.comparison.data.number_formats import parse_numbers
 from unlazy.comparison.data.table import EncodedTable, make_table
 from unlazy.core.errors import UnlazyError, did_you_mean, join_names
+from unlazy.estimators.preprocessing.number_texts import marks_missing
 
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 MISSING = ["?"]
-"""Markers of missing values in addition to those of pandas (empty, NA, NaN, null, None, …)."""
+"""Markers of missing values in addition to those of pandas (empty, NA, NaN, null, None, …).
+
+Others, such as - and k.A., are markers only in columns of numbers or dates (`marks_missing`): elsewhere they may be a
+class or a category.
+"""
+_MOST = 0.9
+"""Share of the other cells that must be numbers or dates for such a marker."""
 _SAMPLE = 200
 _SAME_FIELDS = 0.9
 """Share of lines that must have the same number of fields for a delimiter to be detected."""
@@ -44,11 +54,13 @@ def read_table(
 
 
 def read_frame(
-    source: str | Path, target: str | None = None, delimiter: str | None = None, *, labeled: bool = True
-) -> "tuple[pd.DataFrame, str | None]":
+    source: str | Path, target: str | None = None, delimiter: str | None = None, *, labeled: bool = True,
+    texts: Sequence[str] = (),
+) -> "tuple[pd.DataFrame, str | None]":  # fmt: skip
     """Read `source` and return the frame and the name of its target, if the source defines one (npz, toy datasets).
 
-    With `labeled=False` the target may be absent and a single column is enough, as for rows to predict.
+    With `labeled=False` the target may be absent and a single column is enough, as for rows to predict. The columns
+    `texts` of a CSV file are not converted to numbers.
     """
     path = resolve_source(source)
     if path is None:
@@ -59,15 +71,34 @@ def read_frame(
     if file.format == "parquet" or path.suffix in (".parquet", ".pq"):
         frame = _parquet(path, file.data)
     elif file.format == "excel":
-        frame = _excel(path, file.data)
+        frame = _without_markers(_excel(path, file.data))
     else:
-        frame = _csv(path, file.data, delimiter, (target or "") if labeled else None)
+        frame = _without_markers(_csv(path, file.data, delimiter, (target or "") if labeled else None, texts))
     if labeled and list(frame.columns) == [target]:
         raise UnlazyError(f"{path} has only the target {target!r}; add at least one input column")
     return frame, None
 
 
-def _csv(path: Path, data: bytes, delimiter: str | None, target: str | None) -> pd.DataFrame:
+def _without_markers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with empty cells for markers of missing values in columns of numbers and dates."""
+    for name in frame.columns[frame.dtypes.map(lambda dtype: dtype.kind == "O").to_numpy(bool)]:
+        cells = frame[name]
+        known = cells.dropna()
+        marked = known.map(lambda cell: isinstance(cell, str) and marks_missing(cell)).astype(bool)
+        if marked.any() and _are_values(known[~marked].map(str)):
+            frame[name] = cells.drop(known.index[marked]).reindex(cells.index).infer_objects()
+    return frame
+
+
+def _are_values(texts: pd.Series) -> bool:
+    """Whether nearly all texts are numbers or dates."""
+    try:
+        return bool(len(texts) and parse_numbers(texts)[0].notna().mean() >= _MOST) or are_dates(texts)
+    except UnlazyError:  # numbers that can be read in two ways
+        return True
+
+
+def _csv(path: Path, data: bytes, delimiter: str | None, target: str | None, texts: Sequence[str] = ()) -> pd.DataFrame:
     """Read a CSV file; a single column is enough if it is the target, or if `target` is None (rows to predict)."""
     encoding = find_encoding(path, data)
     lines = _lines(data, encoding)
@@ -77,7 +108,8 @@ def _csv(path: Path, data: bytes, delimiter: str | None, target: str | None) -> 
     try:
         frame = pd.read_csv(
             io.BytesIO(data), sep=header.delimiter, encoding=encoding, na_values=MISSING, low_memory=False,
-            skipinitialspace=True, index_col=False, on_bad_lines="error", **_exact_numbers(pd.__version__),
+            skipinitialspace=True, index_col=False, on_bad_lines="error",
+            dtype=dict.fromkeys(texts, str), **_exact_numbers(pd.__version__),
         )  # fmt: skip
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         why = " ".join(str(error).removeprefix("Error tokenizing data. C error:").split())

@@ -51,6 +51,8 @@ class EncodedTable:
     """Name of the file or toy dataset."""
     sampled_from: int = 0
     """Number of rows of the table that this one was sampled from; 0 if it is not a sample."""
+    formats: dict[str, dict] = field(default_factory=dict)
+    """How the numbers and dates of each column were written, as `keep_formats` takes it."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -122,20 +124,21 @@ def make_table(
         notes.append(f"dropped {int((~known).sum()):,} rows with a missing target {labels.name!r}")
         frame, labels = frame[known].reset_index(drop=True), labels[known].reset_index(drop=True)
     if len(labels) < MIN_ROWS:
-        raise UnlazyError(
-            f"{len(labels)} rows with a known target are too few; at least {MIN_ROWS} are needed"
-        )
-    values, found, members, moments, inputs = _parse_columns(frame, labels, task, categorical, group, time, notes)
+        raise UnlazyError(f"{len(labels)} rows with a known target are too few; at least {MIN_ROWS} are needed")
+    formats: dict[str, dict] = {}
+    values, found, members, moments, inputs = _parse_columns(
+        frame, labels, task, categorical, group, time, notes, formats
+    )
     notes += group_and_time_notes(inputs, group is not None, time is not None)
     if members is not None:
-        return EncodedTable(inputs, values, found, str(labels.name), tuple(notes), members, moments)
+        return EncodedTable(inputs, values, found, str(labels.name), tuple(notes), members, moments, formats=formats)
     groups = pd.util.hash_pandas_object(inputs, index=False).to_numpy()
     groups = np.unique(groups, return_inverse=True)[1]
     copies = len(groups) - int(groups.max()) - 1
     if copies:
         notes.append(f"{copies:,} rows repeat the inputs of another row; copies are never split between training and "
                      "test sets")  # fmt: skip
-    return EncodedTable(inputs, values, found, str(labels.name), tuple(notes), groups, moments)
+    return EncodedTable(inputs, values, found, str(labels.name), tuple(notes), groups, moments, formats=formats)
 
 
 def _unknown_column(name: str, frame: pd.DataFrame, target: str, roles: dict[str, tuple]) -> str:
@@ -147,7 +150,7 @@ def _unknown_column(name: str, frame: pd.DataFrame, target: str, roles: dict[str
 
 def _parse_columns(
     frame: pd.DataFrame, labels: pd.Series, task: str | None, categorical: tuple[str, ...], group: str | None,
-    time: str | None, notes: list[str],
+    time: str | None, notes: list[str], formats: dict[str, dict],
 ) -> tuple[np.ndarray, Task, np.ndarray | None, np.ndarray, pd.DataFrame]:  # fmt: skip
     """Parse the target, groups, times and inputs; raise UnlazyError with the problems of all of them."""
     problems: list[str] = []
@@ -167,13 +170,11 @@ def _parse_columns(
     values, found, kept = attempt(target, unknown)
     frame, values = frame[kept].reset_index(drop=True), values[kept]
     if len(values) < MIN_ROWS:
-        problems.append(
-            f"the {len(values)} remaining rows are too few; at least {MIN_ROWS} are needed"
-        )
+        problems.append(f"the {len(values)} remaining rows are too few; at least {MIN_ROWS} are needed")
     members = None if group is None else attempt(lambda: parse_groups(frame[group], notes), None)
     moments = np.zeros(0) if time is None else attempt(lambda: parse_times(frame[time], notes), np.zeros(0))
     inputs = frame.drop(columns=[name for name in {group, time} if name is not None])
-    inputs = parse_inputs(inputs, categorical, notes, problems)
+    inputs = parse_inputs(inputs, categorical, notes, problems, formats)
     raise_problems(problems)
     return values, found, members, moments, inputs
 

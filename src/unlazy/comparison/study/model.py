@@ -18,6 +18,8 @@ from unlazy.core.arrays import Points, precision
 from unlazy.core.errors import UnlazyError
 from unlazy.estimators.intervals import HeldOutIntervals, predict_interval
 from unlazy.estimators.persistence.files import load, save
+from unlazy.estimators.preprocessing.fitted_columns import keep_formats
+from unlazy.estimators.preprocessing.frames import match_columns
 from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 
 
@@ -35,6 +37,7 @@ def fit_table(table: EncodedTable, name: str, *, seed: int = 0) -> FinalModel:
     """Tune and fit one candidate on all rows of the table."""
     encoder = TableEncoder(target=table.target)
     X = encoder.fit_transform(table.frame, table.y)
+    keep_formats(encoder, table.formats)
     with precision("float64"):
         found = fit_candidate(CANDIDATES[name], X, table.y, table.classes, seed)
     return FinalModel(Pipeline([("columns", encoder), ("model", found.model)]), name, len(table), found.inner)
@@ -46,7 +49,9 @@ def load_trial_model(study: Study, name: str, folder: str | Path | None) -> Fina
     for r in sorted(trials, key=lambda r: -r.params["n"]):
         path = trial_model_path(str(folder), r.params)
         if path.exists():
-            return FinalModel(load(path), name, int(r.params["n"]), float(r.measures["inner"]))
+            model = load(path)
+            keep_formats(model[0], study.table.formats)
+            return FinalModel(model, name, int(r.params["n"]), float(r.measures["inner"]))
     return None
 
 
@@ -118,11 +123,16 @@ def predict_file(
         raise UnlazyError(f"{model} is not a model of a table; create one with unlazy compare or unlazy fit")
     if interval is not None:
         _check_intervals(pipeline, interval)
-    frame, _ = read_frame(source, None, delimiter, labeled=False)
-    for name in frame.columns.intersection(list(encoder.kinds_)):
+    formats = getattr(encoder, "formats_", {})
+    european = [name for name, format in formats.items() if format.get("commas") == "decimal"]
+    frame, _ = read_frame(source, None, delimiter, labeled=False, texts=european)
+    frame = match_columns(frame, encoder.columns_, [encoder.target], may_be_empty=True)
+    for name in set(encoder.kinds_) - set(formats):  # a file of an earlier version: guess how it is written
         trained = encoder.kinds_[name]
-        found = column_kind(frame[name], allow_mixed=True) if frame[name].notna().any() else None
-        if trained in ("numeric", "marked") and found == "numeric":
+        if trained not in ("numeric", "marked", "date") or frame[name].isna().all():
+            continue
+        found = column_kind(frame[name], allow_mixed=True)
+        if trained != "date" and found == "numeric":
             frame[name] = as_number(frame[name])  # reads commas and units as `read_table` does
         elif trained == "date" and found == "date":
             frame[name] = parse_dates(frame[name])

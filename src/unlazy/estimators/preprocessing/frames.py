@@ -54,7 +54,9 @@ def frame_names(frame: "pd.DataFrame") -> list[str]:
     return names
 
 
-def match_columns(frame: "pd.DataFrame", names: Sequence[str], ignored: Sequence[str] = ()) -> "pd.DataFrame":
+def match_columns(
+    frame: "pd.DataFrame", names: Sequence[str], ignored: Sequence[str] = (), *, may_be_empty: bool = False
+) -> "pd.DataFrame":
     """Return the columns `names` of a frame in this order; warn about others, except those `ignored`."""
     given = [str(name) for name in frame.columns]
     if given == list(names):
@@ -62,7 +64,8 @@ def match_columns(frame: "pd.DataFrame", names: Sequence[str], ignored: Sequence
     count, known = Counter(given), {*names, *ignored}
     missing = [name for name in names if not count[name]]
     if missing:
-        raise ValueError(f"columns that the model was fitted to are missing: {', '.join(missing)}")
+        empty = ", with empty cells if the values are unknown" if may_be_empty else ""
+        raise ValueError(f"columns that the model was fitted to are missing: {', '.join(missing)}; add them{empty}")
     twice = [name for name in names if count[name] > 1]
     if twice:
         raise ValueError(f"{count[twice[0]]} columns are named {twice[0]!r}; column names must be unique")

@@ -91,6 +91,8 @@ class TableEncoder(FittedColumns, TransformerMixin, BaseEstimator):
         Index of the category that rare and unseen categories count as; -1 if they have no indicator.
     dates_ : dict of dict
         For each column of dates the first day, the parts of the calendar, their medians and the time zone.
+    formats_ : dict of dict
+        Only in models of files: how the numbers and dates of each column were written (unit, commas, day first).
     means_ : dict of arrays
         Mean targets of the categories.
     prior_ : array
