@@ -4,8 +4,9 @@ least 0.8 in every decile of the predictions, except in `pol`, half of whose tar
 For each table a feature machine is fitted to at most 2,000 rows. Its intervals of up to 4,000 other rows are compared
 with intervals of equal width from the same held-out residuals: coverage, least coverage in a decile of the predictions,
 and mean width. Small tables are split several times, and their splits are counted together: with n rows in a decile a
-coverage of 0.9 has a standard error of 0.3/√n. Three generated tables follow: noise of constant size, for which equal
-width is right, noise relative to the target, and heavy relative noise (companies).
+coverage of 0.9 has a standard error of 0.3/√n. Generated tables follow: noise of constant size, for which equal width
+is right, noise relative to the target, heavy relative noise (companies), and three with few training rows, each with
+several draws: no signal, a weak signal (both 200 rows) and repeated rows (400, of 30 distinct ones).
 
     python benchmarks/interval_coverage.py [--folder shared/data] [--tables airfoil bike ...] [--quick] [--record]
 
@@ -34,6 +35,10 @@ GENERATED: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "relative noise": lambda signal, noise: np.exp(0.6 * signal + 0.25 * noise),
     "companies": lambda signal, noise: np.exp(2 * signal + 0.8 * noise),
 }
+FEW = {"no signal": 200, "weak signal": 200, "repeated rows": 400}
+"""Generated tables of few training rows, and how many they have."""
+DRAWS = 6
+"""Draws of each of them."""
 QUICK = {"kernel": "laplace", "metric": "diagonal", "updates": 2, "categorical": ()}
 
 
@@ -58,6 +63,16 @@ def read_table(name: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
         return np.asarray(found["X"], float), np.asarray(found["y"], float).ravel()
 
 
+def draw_few(name: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of one draw of a table of FEW: those of training, then TEST others."""
+    n = FEW[name] + TEST
+    if name == "repeated rows":
+        X = np.stack([rng.integers(0, 10, n), rng.integers(0, 3, n)], 1).astype(float)
+        return X, np.sin(X[:, 0]) + X[:, 1] + rng.normal(size=n)
+    X = rng.normal(size=(n, 4))
+    return X, (0.1 if name == "weak signal" else 0.0) * X[:, 0] + rng.normal(size=n)
+
+
 def splits(n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Training and test rows, in as many splits as give enough test rows."""
     train = min(TRAIN, int(SHARE * n))
@@ -67,10 +82,21 @@ def splits(n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield order[:train], order[train : train + test]
 
 
-def measure(X: np.ndarray, y: np.ndarray, settings: dict) -> Covered:
+def tables(name: str, folder: Path) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Inputs, target, training and test rows of each split or draw."""
+    if name in FEW:
+        for seed in range(DRAWS):
+            yield *draw_few(name, np.random.default_rng(seed)), np.arange(FEW[name]), FEW[name] + np.arange(TEST)
+    else:
+        X, y = read_table(name, folder)
+        for train, test in splits(len(X)):
+            yield X, y, train, test
+
+
+def measure(name: str, folder: Path, settings: dict) -> Covered:
     """Fit each split and cover its test rows."""
     parts = []
-    for train, test in splits(len(X)):
+    for X, y, train, test in tables(name, folder):
         machine = FeatureMachineRegressor(**settings).fit(X[train], y[train])
         low, high = machine.predict_interval(X[test], LEVEL).T
         predicted, radius = machine.predict(X[test]), machine.interval_radius(LEVEL)[0]
@@ -90,7 +116,7 @@ def least(covered: np.ndarray, decile: np.ndarray) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("shared/data"))
-    parser.add_argument("--tables", nargs="+", default=[*UCI, "california", *GENERATED])
+    parser.add_argument("--tables", nargs="+", default=[*UCI, "california", *GENERATED, *FEW])
     parser.add_argument("--quick", action="store_true", help="one kernel, two updates")
     add_option(parser)
     asked = parser.parse_args()
@@ -98,7 +124,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     print(f"{'table':16} {'rows':>5}  coverage, least decile | equal width | mean width / equal", flush=True)
     for name in asked.tables:
-        found = measure(*read_table(name, asked.folder), QUICK if asked.quick else {})
+        found = measure(name, asked.folder, QUICK if asked.quick else {})
         coverage, worst = float(found.varying.mean()), least(found.varying, found.decile)
         before, worst_before = float(found.equal.mean()), least(found.equal, found.decile)
         ratio = float(found.width.mean() / found.equal_width.mean())
