@@ -104,8 +104,8 @@ def test_points_as_thousands_separators_are_not_read_as_decimal_points(tmp_path)
 
 @pytest.mark.parametrize(("area", "new", "why"), [
     (comma(AREA), "920.905", r"\(decimal commas, no unit\) but holds '920.905'"),
-    (comma(AREA, " m"), "920,905 ft", r"\(decimal commas, the unit m\) but holds '920,905 ft'"),
-    (AREA, "920,905", r"\(no commas, no unit\) but holds '920,905'"),
+    (comma(AREA, " m"), "920,905 ft", r"\(decimal commas, the unit m\) but holds '920,905 ft'; write it in the same"),
+    (AREA, "920,905", r"\(no commas, no unit\) but holds '920,905'; is this a thousands sep"),
     (AREA, "920.905 k", r"\(no commas, no unit\) but holds '920.905 k'"),
     ([f"{v:,.0f}" for v in AREA], "12,5", r"\(commas as thousands separators, no unit\) but holds '12,5'"),
 ])  # fmt: skip

@@ -89,7 +89,8 @@ class FittedColumns:
         wrong = np.isnan(numbers) & ~pd.isna(values)
         if values.dtype.kind == "M" or np.any(wrong):
             example = values[np.argmax(wrong)] if values.dtype.kind == "O" else str(values[0])
-            remedy = "correct it, or leave the cell empty"
+            same = written is not None and any(map(str.isdigit, example))
+            remedy = f"{'write it in the same way' if same else 'correct it'}, or leave the cell empty"
             if written is not None and not written["commas"] and "," in example:
                 remedy = "is this a thousands separator or a decimal comma? Write it without commas"
             raise ValueError(f"column {name!r} was numeric in training{format} but holds {example!r}; {remedy}")
