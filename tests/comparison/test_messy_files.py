@@ -75,6 +75,7 @@ FILES = {
     "dates with time and zone.csv": csv_bytes(table(when=DAYS.strftime("%Y-%m-%dT%H:%M:%S+02:00"))),
     "free text.csv": csv_bytes(table(comment=[f"visited the house number {i}, liked it" for i in range(N)])),
     "hashes.csv": csv_bytes(table(key=[f"{i * 7919 % 65536:04x}" for i in range(N)])),
+    "names with digits.csv": csv_bytes(table(layout=np.array(["studio", "1 bed", "2 beds"])[AGE % 3])),
     "missing.csv": csv_bytes(table(noise=np.where(np.arange(N) % 5, NOISE, np.nan))),
     "booleans and spaces.csv": csv_bytes(table(garden=np.where(AGE % 2, " yes", "no "), sold=AGE % 3 == 0)),
 }

@@ -359,7 +359,7 @@ def test_ticks_are_few_and_distinct(low, high):
 @pytest.mark.parametrize(
     "value, text",
     [(62_543.0, "62,500"), (1234.5, "1,230"), (0.5, "0.5"), (0.0, "0"), (9.996, "10"), (-0.01234, "-0.0123"),
-     (1e-5, "0.00001"), (1.23e-9, "1.23e-09"), (math.nan, "nan")],
+     (1e-5, "0.00001"), (1.23e-9, "1.23e-09"), (math.nan, "unknown")],
 )  # fmt: skip
 def test_numbers_are_written_without_exponents(value, text):
     assert format_number(value) == text

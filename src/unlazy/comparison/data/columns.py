@@ -22,6 +22,9 @@ MIN_CLASS_ROWS = 8
 MAX_CLASSES = 100
 MIN_GROUPS = 8
 """Fewest groups for which splits by group are meaningful."""
+MAX_NAMED_LEVELS = 12
+"""Text with at most this many distinct values is a category if some are no numbers and none is a plain one."""
+_DIGITS = r"\s*[-+]?[\d.,]+\s*"
 MAX_INTEGER_CLASSES = 20
 """Integer targets with at most this many distinct values are treated as classes."""
 
@@ -45,6 +48,8 @@ def column_kind(series: pd.Series, allow_mixed: bool = False, remedy: str = "") 
         return "numeric"
     if number.any() and number.mean() < 0.5 and _identifies_rows(texts.to_numpy()):
         return "category"  # hexadecimal digits, some of which look like numbers
+    if number.any() and texts.nunique() <= MAX_NAMED_LEVELS and not texts[number].str.fullmatch(_DIGITS).any():
+        return "category"  # a few names with digits, such as "1 bed", "2 beds" and "studio"
     if number.any() and not allow_mixed:
         words = ", ".join(repr(w) for w in texts[~number].unique()[:3])
         name = str(series.name)
@@ -186,7 +191,7 @@ def parse_inputs(
         notes.append(f"units are removed from {join_names(found['units'])}")
     if found["identifiers"]:
         notes.append(f"left out {join_names(found['identifiers'])}: free text or an identifier, with a different value "
-                     "in nearly every row")  # fmt: skip
+                     "in nearly every row (--categorical NAME keeps a column)")  # fmt: skip
     if idle:
         notes.append(f"dropped constant columns: {join_names(idle)}")
     if not columns and not problems:

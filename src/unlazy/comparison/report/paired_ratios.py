@@ -15,7 +15,9 @@ MAX_FACTOR = 10.0
 
 
 def format_number(value: float, digits: int = 3) -> str:
-    """Format to `digits` significant digits in positional notation, with commas between thousands."""
+    """Format to `digits` significant digits in positional notation, with commas between thousands; NaN is "unknown"."""
+    if math.isnan(value):
+        return "unknown"
     if not math.isfinite(value) or 0 < abs(value) < 1e-6:
         return f"{value:.{digits}g}"
     places = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
