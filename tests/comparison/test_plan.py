@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from unlazy import lab
 from unlazy.comparison.data.table import make_table
 from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.plan import FIT_SHARE, LAW_SECONDS, BudgetClock, StudyPlan
@@ -110,7 +111,7 @@ class Pretended(StudyPlan):
     seconds: ClassVar = {"feature_machine": 24.8, "network": 60.0, "one_step": 60.0, "boosting": 2.5, "forest": 3.0}
     inner: ClassVar = {"feature_machine": 0.1, "product_laplace": 0.15, "laplace": 0.3, "boosting": 0.2}
 
-    def run(self, names, sizes, splits, must_finish=False):
+    def run(self, names, sizes, splits, must_finish=False, share=1.0):
         known = {(r.params["candidate"], r.params["n"], r.params["split"]) for r in self.records}
         rows = []
         for name, n, s in itertools.product(names, sizes, splits):
@@ -184,3 +185,18 @@ def test_two_splits_at_once_where_one_trial_is_long():
     assert found.splits_at_once(["gaussian", "feature_machine"], 100) == 2
     found.workers.n_jobs = 1
     assert found.splits_at_once(["gaussian", "feature_machine"], 100) == 1
+
+
+def test_a_share_of_the_budget_limits_trials(tmp_path, monkeypatch):
+    workers, deadlines = Inline(), []
+
+    def run(*_, engine, **__):
+        deadlines.append(engine.until - time.monotonic())
+        return Records()
+
+    monkeypatch.setattr(lab, "run", run)
+    plan = StudyPlan(experiment(tmp_path), "digest", BudgetClock(100.0, page=False), tmp_path, workers)
+    plan.run(["forest"], [500], [0])
+    plan.run(["forest"], [500], [0], share=0.3)
+    np.testing.assert_allclose(deadlines, [100, 30], atol=5)  # the calls themselves take milliseconds
+    assert workers.until is None

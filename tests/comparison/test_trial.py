@@ -83,3 +83,13 @@ def test_the_model_of_a_long_trial_is_stored(tmp_path, monkeypatch):
     assert load_trial_model(study, "linear", tmp_path) is None and load_trial_model(study, "gaussian", None) is None
     trial.run_trial(params | {"split": 1}, key, str(tmp_path))
     assert len(list((tmp_path / "fits").iterdir())) == 1
+
+
+def test_references_have_fewer_options_for_many_classes():
+    for name in ("forest", "boosting"):
+        candidate = CANDIDATES[name]
+        assert (
+            candidate.options_for(5, 3) == candidate.options and candidate.options_for(5, 26) == candidate.wide_options
+        )
+    machine = CANDIDATES["feature_machine"]
+    assert machine.options_for(5, 26) == machine.options != machine.options_for(500, 26)

@@ -25,6 +25,8 @@ NETWORK_VALIDATION_ROWS = 20.5
 WIDE_TABLE = 300
 """With more columns, candidates have fewer options: trees search all columns in each node, and a full metric has more
 entries than the rows can determine."""
+MANY_CLASSES = 10
+"""With more classes, models that are only references have fewer options: boosting fits one tree per class."""
 
 
 class ModelSetting(NamedTuple):
@@ -54,11 +56,13 @@ class Candidate:
     """Run last, if time is left: it is slow and rarely the best."""
     tasks: tuple[str, ...] = ("regression", "classification")
     wide_options: tuple[ModelFactory, ...] = ()
-    """Used instead of `options` for more than WIDE_TABLE columns, where all options would take minutes."""
+    """Used instead of `options` for more than WIDE_TABLE columns, where all options would take minutes, and by models of
+    the family "outside" for more than MANY_CLASSES classes."""
 
-    def options_for(self, columns: int) -> tuple[ModelFactory, ...]:
-        """Options for a table with this number of columns."""
-        return self.wide_options if self.wide_options and columns > WIDE_TABLE else self.options
+    def options_for(self, columns: int, classes: int = 0) -> tuple[ModelFactory, ...]:
+        """Options for a table with these numbers of columns and classes."""
+        slow = columns > WIDE_TABLE or (classes > MANY_CLASSES and self.family == "outside")
+        return self.wide_options if self.wide_options and slow else self.options
 
 
 def find_candidate(name: str) -> Candidate:

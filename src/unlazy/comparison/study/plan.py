@@ -90,13 +90,17 @@ class StudyPlan:
     """Rows of the final fit; 0 if there is none."""
     records: Records = field(default_factory=Records)
 
-    def run(self, names: Sequence[str], sizes: Sequence[int], splits: Sequence[int], must_finish: bool = False) -> None:
+    def run(
+        self, names: Sequence[str], sizes: Sequence[int], splits: Sequence[int], must_finish: bool = False,
+        share: float = 1.0,
+    ) -> None:  # fmt: skip
         """Run trials of these candidates, slow ones first so that workers finish together. Trials that do not finish in
-        time are abandoned, unless `must_finish`."""
+        this share of the remaining time are abandoned, unless `must_finish`."""
         if not (names and sizes and splits):
             return
         began = time.monotonic()
         deadline = self.clock.deadline(self.final_fit_seconds())
+        deadline = began + share * max(0.0, deadline - began)
         self.workers.until = None if must_finish else deadline  # type: ignore[attr-defined]
         try:
             late = not must_finish and deadline <= began  # stored trials are read even then

@@ -35,7 +35,8 @@ DEFAULT_BUDGET = 120.0
 MAX_ROWS = 40_000
 """Larger tables are subsampled before the study."""
 OUTSIDE_SHARE = 0.3
-"""Maximum share of the time left after screening lazy and rich models for screening outside models."""
+"""Maximum share of the time left after screening lazy and rich models for screening each outside model; one that takes
+longer is abandoned."""
 OPTIMISM = 1.5
 """Below the minimum number of splits, a split is started even if its predicted cost is this multiple of the remaining
 time, because predictions are rough. Hopeless ones are not, because stopping them costs a worker."""
@@ -165,8 +166,9 @@ def _run_sizes(
     plan.run(inside, [first], [0])
     plan.run(inside, [first], [1])
     outside, few = [c for c in early if c not in inside], 1 if table.frame.shape[1] > WIDE_TABLE else 2
-    if plan.fits_budget(outside, [first], few, OUTSIDE_SHARE):  # only references: the verdict does not need them
-        plan.run(outside, [first], range(few))
+    for name in outside:  # only references: the verdict does not need them
+        if plan.fits_budget([name], [first], few, OUTSIDE_SHARE):
+            plan.run([name], [first], range(few), share=OUTSIDE_SHARE)
     climbed, finalists = [first], plan.finalists(first, early)
     while climbed[-1] < sizes[-1]:
         last = climbed[-1]

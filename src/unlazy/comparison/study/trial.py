@@ -171,7 +171,7 @@ def fit_candidate(
     candidate: Candidate, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seed: int
 ) -> FittedCandidate:
     """Select the best setting by its error estimated on training rows, and fit it to all of them."""
-    options = candidate.options_for(X.shape[1])
+    options = candidate.options_for(X.shape[1], 0 if classes is None else len(classes))
     best, chosen = (np.inf, options[0]), 0
     tried = 0
     known: dict[int, FittedCandidate] = {}
