@@ -56,8 +56,8 @@ class Candidate:
     """Run last, if time is left: it is slow and rarely the best."""
     tasks: tuple[str, ...] = ("regression", "classification")
     wide_options: tuple[ModelFactory, ...] = ()
-    """Used instead of `options` for more than WIDE_TABLE columns, where all options would take minutes, and by models of
-    the family "outside" for more than MANY_CLASSES classes."""
+    """Used instead of `options` for more than WIDE_TABLE columns, where all options would take minutes; models of the
+    family "outside" use them for more than MANY_CLASSES classes too."""
 
     def options_for(self, columns: int, classes: int = 0) -> tuple[ModelFactory, ...]:
         """Options for a table with these numbers of columns and classes."""
