@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 from test_verdict import TABLE, flat, study
 
@@ -10,7 +11,7 @@ from unlazy.comparison.data.table import make_table
 from unlazy.comparison.study import final_fit as module
 from unlazy.comparison.study.final_fit import affordable_rows, final_fits, minimum_rows
 from unlazy.comparison.study.model import FinalModel
-from unlazy.comparison.study.more_rows import MoreRowsLaw
+from unlazy.comparison.study.more_rows import MoreRowsLaw, fit_more_rows_law
 from unlazy.comparison.study.plan import BudgetClock
 from unlazy.comparison.study.verdict import decide_verdict
 from unlazy.lab.experiment import Record, Records
@@ -105,3 +106,12 @@ def test_the_model_is_the_trial_with_more_rows_than_a_fit_in_time(fits, monkeypa
     late, none = BudgetClock(50.0, time.monotonic() - 60), Workers()
     final, law = final_fits(found, LARGE, decide_verdict(found), none, late, store="somewhere")
     assert final.rows == 2000 and none.asked is None and law is None
+
+
+def test_few_groups_have_no_law_of_more_rows():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(240, 2)), columns=["a", "b"])
+    for rows_each, has_law in ((1, True), (3, False)):
+        data = frame.assign(patient=[f"p{i // rows_each}" for i in range(240)])
+        table = make_table(data, frame.a + 0.1 * rng.normal(size=240), group="patient")
+        assert (fit_more_rows_law(table, ["linear"]) is not None) is has_law

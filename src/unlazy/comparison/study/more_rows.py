@@ -19,6 +19,9 @@ from unlazy.measures.scaling_fit import Interval
 MAX_ROWS = 700
 """Rows of the eigendecomposition; the law extrapolates beyond."""
 MIN_ROWS = 60
+MIN_SHARE = 0.5
+"""With fewer groups than this share of the rows there is no law: one row of each group says little about new groups,
+and more rows would be rows of known ones."""
 KERNELS = ("linear", "gaussian", "laplace", "product_laplace", "nngp", "ntk")
 
 
@@ -36,12 +39,12 @@ class MoreRowsLaw(NamedTuple):
 
 
 def fit_more_rows_law(table: EncodedTable, ranked: list[str], seed: int = 0) -> MoreRowsLaw | None:
-    """Law of the first of these candidates that is a kernel; None if there is none, or too few rows."""
+    """Law of the first of these candidates that is a kernel; None if there is none, or too few rows or groups."""
     from unlazy.solvers.path import learning_curve
 
     name = next((c for c in ranked if c in KERNELS), None)
     rows = np.unique(table.groups, return_index=True)[1]  # identical rows would leak into each other
-    if name is None or len(rows) < MIN_ROWS:
+    if name is None or len(rows) < max(MIN_ROWS, MIN_SHARE * len(table)):
         return None
     some = np.sort(np.random.default_rng([seed, len(rows)]).permutation(rows)[:MAX_ROWS])
     X = TableEncoder(target=table.target).fit_transform(table.frame.iloc[some], table.y[some])
