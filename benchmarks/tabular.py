@@ -7,8 +7,9 @@ are averaged over datasets, and tied methods share a rank.
     python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --jobs 2     # resumes
     python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --table      # only the table (--record keeps it)
 
-xRFM 0.4.5 (requires torch) and LightGBM are not dependencies; methods that are not installed are skipped. One thread
-per dataset; times are CPU-seconds of fit and prediction.
+xRFM 0.4.5 (requires torch), LightGBM, CatBoost and RealMLP (pytabkit, requires torch) are not dependencies; methods
+that are not installed are skipped. One thread per dataset; times are CPU-seconds of fit and prediction. With --rows 400,
+1200 and so on it shows how ranks depend on the number of rows.
 """
 
 import argparse
@@ -38,8 +39,10 @@ IMPORTS = {
     "machine": ("unlazy.estimators.feature_machine.machines",),
     "xrfm": ("torch", "xrfm"),
     "lightgbm": ("lightgbm",),
+    "catboost": ("catboost",),
+    "realmlp": ("torch", "pytabkit"),
 }
-METHODS = ("machine", "xrfm", "lightgbm", "laplace_l2", "laplace_l1", "forest", "boosting")
+METHODS = ("machine", "xrfm", "lightgbm", "catboost", "realmlp", "laplace_l2", "laplace_l1", "forest", "boosting")
 
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -221,6 +224,23 @@ def lightgbm(X, y, Z, classify, seed):
                 if value > best:
                     best, chosen = value, {**setting, "n_estimators": model.best_iteration_}
     return kind(**chosen, random_state=seed, n_jobs=1, verbose=-1).fit(X, y).predict(Z)
+
+
+def catboost(X, y, Z, classify, seed):
+    """CatBoost without arguments."""
+    from catboost import CatBoostClassifier, CatBoostRegressor
+
+    kind = CatBoostClassifier if classify else CatBoostRegressor
+    model = kind(random_seed=seed, thread_count=1, verbose=False, allow_writing_files=False)
+    return np.ravel(model.fit(X, y).predict(Z))
+
+
+def realmlp(X, y, Z, classify, seed):
+    """RealMLP with tuned defaults; it holds 20% of the rows out to stop."""
+    from pytabkit import RealMLP_TD_Classifier, RealMLP_TD_Regressor
+
+    kind = RealMLP_TD_Classifier if classify else RealMLP_TD_Regressor
+    return np.ravel(kind(random_state=seed, device="cpu", n_threads=1, verbosity=0).fit(X, y).predict(Z))
 
 
 def forest(X, y, Z, classify, seed):
