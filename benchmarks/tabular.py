@@ -8,8 +8,8 @@ are averaged over datasets, and tied methods share a rank.
     python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --table      # only the table (--record keeps it)
 
 xRFM 0.4.5 (requires torch), LightGBM, CatBoost and RealMLP (pytabkit, requires torch) are not dependencies; methods
-that are not installed are skipped. One thread per dataset; times are CPU-seconds of fit and prediction. With --rows 400,
-1200 and so on it shows how ranks depend on the number of rows.
+that are not installed are skipped. One thread per dataset; times are CPU-seconds of fit and prediction. With --rows
+400, 1200 and so on it shows how ranks depend on the number of rows.
 """
 
 import argparse
