@@ -17,6 +17,7 @@ SOURCE = Path(unlazy.__file__).parent
 SKIPPED = ("unlazy.cli", "unlazy.lab.experiments")
 """Subpackages without examples."""
 OPTIONAL = {
+    "autogluon": ("unlazy.estimators.autogluon",),
     "torch": ("unlazy.models.torch_", "unlazy.diagnostics.rescaling.torch_module", "unlazy.diagnostics.callbacks"),
     "flax": ("unlazy.diagnostics.rescaling.nnx_module",),
     "lightning": ("unlazy.diagnostics.callbacks.lightning",),
