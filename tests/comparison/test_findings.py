@@ -10,7 +10,7 @@ from test_verdict import TABLE, flat, study
 
 from unlazy.comparison.compare import Comparison
 from unlazy.comparison.data.leakage import Suspect
-from unlazy.comparison.report import prose
+from unlazy.comparison.report import figures, prose
 from unlazy.comparison.report.findings import Findings, expected_risk, models_table
 from unlazy.comparison.study.suspect_errors import SuspectErrors
 from unlazy.comparison.study.verdict import decide_verdict
@@ -103,3 +103,20 @@ def test_an_input_that_always_matters_is_significant():
     ]
     c = Comparison(replace(plain, records=Records(rows)), decide_verdict(plain), None)
     assert list(c.inputs["matters"]) == [True, False, False] and c.inputs["input"][0] == "x0"
+
+
+def test_long_labels_stay_inside_figures(monkeypatch):
+    name = "share of mistakes"
+    monkeypatch.setattr(
+        figures, "error_label", lambda c: f"{name}, relative to always predicting the most frequent class"
+    )
+    monkeypatch.setattr(figures, "_error_name", lambda c: name)
+    found = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2))
+    c = Findings(found, decide_verdict(found), None)
+    for draw in (figures.curves_figure, figures.models_figure):
+        figure = draw(c)
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        for text in (axes.xaxis.label, axes._left_title, *axes.get_yticklabels()):
+            box = text.get_window_extent()
+            assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, text.get_text()

@@ -315,3 +315,13 @@ def test_few_rows_keep_equal_width(m):
     X, y = table("relative", m)
     model = KernelRegressor(Gaussian(3.0), ridge=0.3).fit(X, y)
     assert (model.widths_ == [None]) == (m < interval_width.MIN_ROWS)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_residuals_and_predictions_must_be_finite(bad):
+    model, good = unlazy.KernelRegressor(), np.ones(20)
+    wrong = np.where(np.arange(20) == 3, bad, good)
+    with pytest.raises(ValueError, match="residuals of held-out rows contain NaN or infinity"):
+        model.keep_residuals([wrong])
+    with pytest.raises(ValueError, match="predictions of held-out rows contain NaN or infinity"):
+        model.keep_residuals([good], predictions=[wrong])

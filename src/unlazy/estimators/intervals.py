@@ -221,7 +221,15 @@ class HeldOutIntervals:
             Inputs of the held-out rows, as `predict` takes them.
         nonnegative : bool or array of shape (outputs,), default False
             Whether no training target is negative.
+
+        Raises
+        ------
+        ValueError
+            If residuals or predictions are not finite, or weights do not match them.
         """
+        for what, arrays in (("residuals", parts), ("predictions", predictions or ())):
+            if not all(np.isfinite(np.asarray(part, np.float64)).all() for part in arrays):
+                raise ValueError(f"{what} of held-out rows contain NaN or infinity; leave those rows out")
         rows = None if inputs is None else [self._width_inputs(X) for X in inputs]
         self._keep_residuals(parts, weights, predictions, rows, nonnegative)
 

@@ -6,6 +6,7 @@ pages.
 
 import itertools
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 FAMILY_LABELS = {"lazy": "fixed features", "rich": "learns features", "outside": "trees"}
 """FigureNames of the families for practitioners."""
 WIDTH = 4.6
+TITLE_WIDTH, LABEL_WIDTH = 52, 32
+"""Characters of a title, and of a label below axes with long names at the left, that fit into WIDTH."""
 _FAMILY = {"lazy": (COLORS[0], "o"), "rich": (COLORS[1], "s"), "outside": (COLORS[2], "^")}
 MAX_INTERVAL_WIDTH = 1.0
 """Intervals of a share that are wider than this are not shown."""
@@ -56,7 +59,7 @@ def curves_figure(c: Findings) -> "Figure":
             if name == c.chosen and len(curve.sizes) > 2:
                 _extrapolation(axes, curve, color, who.title)
         axes.set(xscale="log", yscale="log", xlabel="training rows")
-        axes.set_title(error_label(c), loc="left")
+        axes.set_title(textwrap.fill(error_label(c), TITLE_WIDTH), loc="left")
         _plain_ticks(axes.xaxis, [*c.study.sizes, *_beyond(c)])
         _plain_ticks(axes.yaxis, ticks(*axes.get_ylim()))
         axes.fmt_xdata = lambda n: f"{n:,.0f} rows"
@@ -150,7 +153,7 @@ def models_figure(c: Findings) -> "Figure":
         axes.axvline(1, color="#777777", linewidth=0.9, linestyle=":")
         low, high = min(ends) / 1.03, max(ends) * 1.03
         axes.set(xscale="log", xlim=(low, high), ylim=(-0.6, len(table) - 0.4))
-        axes.set_xlabel(f"{_error_name(c)}, relative to the chosen model")
+        axes.set_xlabel(textwrap.fill(f"{_error_name(c)}, relative to the chosen model", LABEL_WIDTH))
         _plain_ticks(axes.xaxis, _around_one(low, high))
         axes.fmt_xdata = axes.fmt_ydata = lambda value: ""  # the labels have the values
         _family_legend(figure, table["family"])
