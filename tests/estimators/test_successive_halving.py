@@ -64,9 +64,10 @@ def test_sizes_grow_while_it_pays(monkeypatch):
     assert list(stage_sizes(1200)) == [1200]
     monkeypatch.setattr("unlazy.core.devices.is_host", lambda: False)
     monkeypatch.setattr("unlazy.core.devices.free_memory", lambda: 139 * 2**30)
-    assert list(stage_sizes(10**6)) == [4096, 16_384, 60_000]
+    assert list(stage_sizes(50_000)) == [4096, 16_384, 50_000]
+    assert list(stage_sizes(10**6)) == [4096, 16_384, 32_768]  # leaves of all rows follow
     monkeypatch.setattr("unlazy.core.devices.free_memory", lambda: 16 * 2**30)  # K, its factor and copies
-    assert list(stage_sizes(10**6))[-1] == int(np.sqrt(16 * 2**30 / (8 * device_programs.COPIES)))
+    assert max_exact_rows() == int(np.sqrt(16 * 2**30 / (8 * device_programs.COPIES)))
 
 
 def test_too_many_rows_are_halved(monkeypatch):

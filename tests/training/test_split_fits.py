@@ -72,6 +72,27 @@ def test_gradients_of_the_l1_kernel_are_differences(x64):
     np.testing.assert_allclose(agop(kernel, X, Z, alpha), expected, rtol=1e-12, atol=1e-15)
 
 
+def test_gradients_of_any_number_of_rows_share_a_program(x64, monkeypatch):
+    """In blocks of 8 rows, of which the last is padded; rounding as in the fits above."""
+    from unlazy.core import devices
+    from unlazy.training.rfm.split_fits import slopes
+
+    monkeypatch.setattr(device_programs, "SLOPE_ROWS", 8)
+    rng = np.random.default_rng(0)
+    X, alpha, L = rng.normal(size=(30, 5)), rng.normal(size=(30, 2)), rng.normal(size=(3, 5))
+    expected = slopes(Laplace(1.0), X, L, 1.7, alpha, X)
+    monkeypatch.setattr(devices, "is_host", lambda: False)
+    found = {p: slopes(Laplace(1.0), X, L, 1.7, alpha, X[:p]) for p in (8, 19, 30)}
+    for p, G in found.items():
+        np.testing.assert_allclose(G, expected[:p], rtol=0, atol=1e-10 * np.abs(expected).max())
+    used = [key for key in device_programs._programs if key[0] is device_programs._slopes and (8, 5) in _shapes(key)]
+    assert len(used) == 1
+
+
+def _shapes(key):
+    return [shape for shape, _ in key[2]]
+
+
 @pytest.mark.slow
 def test_the_programs_of_an_accelerator_need_the_memory_that_is_planned(x64):
     """All branches share their temporary memory: XLA's plan for shapes, of which nothing is computed."""

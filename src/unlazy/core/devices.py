@@ -8,6 +8,7 @@ import ctypes
 import os
 import platform
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -33,6 +34,11 @@ def is_host() -> bool:
     blocks and much parallel work, and copies whatever is converted to NumPy.
     """
     return kind() == "cpu"
+
+
+def initialize_in_background() -> None:
+    """Start to initialize the devices, which takes two seconds for a GPU, in a thread; later calls wait for it."""
+    threading.Thread(target=jax.devices).start()
 
 
 def all_devices() -> list[jax.Device]:

@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from sklearn.base import clone
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy._version import VERSION
-from unlazy.core import arrays
+from unlazy.core import arrays, devices
 from unlazy.core.arrays import Labels, Points, dot
 from unlazy.core.fingerprint import fingerprint
 from unlazy.core.progress import ProgressDisplay, ProgressOption
@@ -121,6 +121,8 @@ class FeatureMachine(Estimator):
         """Set the fitted attributes; return held-out predictions, the merged rows they belong to, and the place of each
         given row among these, -1 if it has none."""
         candidates, robust = self._candidates(given.X.shape), regression and self._chooses_labels
+        if len(given.X) > constants.SINGLE_SPLIT_ROWS:
+            devices.initialize_in_background()  # few rows are fitted without JAX
         data, place, center, spread = _prepare(given, regression)
         order = self._order(len(data.X))
         self._others_, self.outliers_, self.clip_ = [], "kept", np.full(len(spread), np.inf)
@@ -152,7 +154,8 @@ class FeatureMachine(Estimator):
 
     def _order(self, n: int) -> np.ndarray:
         """Random permutation of the rows, from `random_state`."""
-        return np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1))).permutation(n)
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        return np.random.default_rng(seed).permutation(n)
 
     def learning_curve(self, X: Points, y: Labels, sizes: Numbers | None = None) -> LearningCurve:
         """Predict the expected squared error for other numbers of training rows [G1, G2].

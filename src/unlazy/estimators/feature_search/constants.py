@@ -30,6 +30,7 @@
 | FIRST_VALIDATION_ROWS | validation rows of the first stage on the host |
 | FIRST_ROWS | rows of the first stage on the host; FIRST_ROWS_DEVICE on an accelerator |
 | MAX_ROWS_HOST | rows of the last stage on the host; on an accelerator as many as fits are exact |
+| MAX_ROWS_BEFORE_LEAVES | rows of the last stage on an accelerator if one fit cannot hold all rows |
 | RELEARN_ROWS | rows up to which the metric is relearned from the start, not only updated further |
 | SIZE_FACTOR | ratio of the sizes of consecutive stages |
 | FIRST_KEEP_FACTOR | candidates within this factor of the best continue after the first stage, KEEP_FACTOR later |
@@ -43,6 +44,7 @@
 | RETUNE_FACTOR | bandwidth and ridge are tuned again if an update from all rows reduces the error below this share |
 | MIN_ITERATIVE_RIDGE | smallest relative ridge of iterative fits on an accelerator; below, they need many steps |
 | EXPENSIVE_ROWS_DEVICE | rows from which fits on an accelerator are as expensive as any on the host: fewer are made |
+| HALVED_ROWS_DEVICE | rows from which bandwidth and ridge are tuned on half of them on an accelerator |
 | EXACT_ROWS | rows up to which one factorization is used on the host; EXACT_ROWS_DEVICE on an accelerator |
 """
 
@@ -71,6 +73,7 @@ SINGLE_SPLIT_ROWS = 3000
 VALIDATION_ROWS, FIRST_VALIDATION_ROWS, TENTH_VALIDATION_ROWS = 5000, 1000, 10_000
 FIRST_ROWS, FIRST_ROWS_DEVICE = 1500, 4096
 MAX_ROWS_HOST = 4000
+MAX_ROWS_BEFORE_LEAVES = 32_768
 RELEARN_ROWS = 20_000
 SIZE_FACTOR = 4
 FIRST_KEEP_FACTOR, KEEP_FACTOR = 1.1, 1.02
@@ -80,7 +83,7 @@ SIZE_TUNING_GAIN = 1e-3
 ROTATIONS_PER_SIZE, ROTATION_FACTOR = 3, 0.999
 LEADING_SHARE = 0.95
 ROTATION_Z = 2.0
-EXPENSIVE_ROWS_DEVICE = 20_000
+EXPENSIVE_ROWS_DEVICE, HALVED_ROWS_DEVICE = 16_000, 20_000
 EXACT_ROWS, EXACT_ROWS_DEVICE = 8000, 60_000
-MIN_ITERATIVE_RIDGE = 1e-3
+MIN_ITERATIVE_RIDGE = 3e-3
 RETUNE_FACTOR = 0.95

@@ -33,7 +33,6 @@ from unlazy.estimators.feature_search.successive_halving import (
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import apply_metric
 from unlazy.kernels.row_weights import Weighted
-from unlazy.products.agop import agop
 from unlazy.products.engines.numpy_engine import ENTRIES
 from unlazy.products.metric_gram import Map, cross, metric_gram
 from unlazy.products.multiply import Job, cheapest
@@ -41,8 +40,7 @@ from unlazy.solvers.method_selection import FLOAT32_RIDGE_ROUNDINGS, GPU_RECOMPU
 from unlazy.solvers.ridge import BandwidthAndRidge, unexplained_variance, weighted_mean
 from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.theory.numerics.geometry import evenly_spaced_rows
-from unlazy.training.rfm import device_programs
-from unlazy.training.rfm.device_programs import mapped_kernel, pad_map
+from unlazy.training.rfm.device_programs import pad_map
 from unlazy.training.rfm.iteration import (
     free_directions,
     leading_directions,
@@ -356,14 +354,19 @@ def _next_metric(model: KernelModel, problem: FinalFitProblem, data: TrainingDat
 
 def mean_squared_gradients(model: KernelModel, problem: FinalFitProblem, data: TrainingData) -> Float[np.ndarray, " d"]:
     """Mean squared gradient of the model along each column, on a sample of rows: the diagonal of its AGOP."""
-    Z, L = data.X[evenly_spaced_rows(len(data.X), IMPORTANCE_ROWS)], problem.map
-    total = np.zeros(data.X.shape[1])
+    return np.diag(_agop(model, problem, data.X[evenly_spaced_rows(len(data.X), IMPORTANCE_ROWS)])).copy()
+
+
+def _agop(model: KernelModel, problem: FinalFitProblem, Z: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "d d"]:
+    """Average gradient outer product of the model over the rows of Z."""
+    L, total = problem.map, 0.0
     for index, X, alpha in _groups(model, Z):
         kernel = problem.choice.candidate.kernel
         along = slopes(kernel, X, L, problem.bandwidth, alpha, Z[index], sum_precision(alpha))
-        G = along * L if L.ndim == 1 else dot(along, L)
-        total += np.einsum("pcd,pcd->d", G, G)
-    return total / len(Z)
+        G = along.reshape(-1, along.shape[2])
+        total = total + dot(G.T, G)
+    by_columns = total * L if L.ndim == 1 else dot(total, L)
+    return (by_columns.T * L if L.ndim == 1 else dot(by_columns.T, L)) / len(Z)
 
 
 def sum_precision(alpha: Float[np.ndarray, "n c"]) -> str:
@@ -418,15 +421,5 @@ def _rotated_metric(
 def _updated_metric(model: KernelModel, problem: FinalFitProblem, data: TrainingData) -> np.ndarray:
     """The metric from the gradients of this model on a sample of rows."""
     kind, power = problem.choice.candidate.metric, problem.choice.power
-    rows = data.X[evenly_spaced_rows(len(data.X), GRADIENT_ROWS)]
-    total = np.zeros((rows.shape[1],) * 2)
-    for index, X, alpha in _groups(model, rows):
-        if devices.is_host():
-            with precision("float64"):
-                found = np.asarray(agop(problem.kernel, rows[index], X, alpha))
-        else:
-            kernel = mapped_kernel(problem.choice.candidate.kernel, problem.map / problem.bandwidth, rows.shape[1])
-            found = device_programs.agop(kernel, rows[index], X, alpha)
-        total += len(index) / len(rows) * found
-    M = normalize_metric(total, kind)
+    M = normalize_metric(_agop(model, problem, data.X[evenly_spaced_rows(len(data.X), GRADIENT_ROWS)]), kind)
     return M if power == 1 else normalize_metric(metric_power(M, power), kind)

@@ -33,6 +33,7 @@ from unlazy.estimators.feature_search.stage_checkpoints import Stages, checkpoin
 from unlazy.solvers.ridge import FINE_STEP, coordinate_search
 from unlazy.training.rfm import device_programs
 from unlazy.training.rfm.iteration import ROTATION_ROWS, RfmStep, prune_metric
+from unlazy.training.rfm.partition import leaf_rows
 from unlazy.training.rfm.split_fits import GRADIENTS, HOST_ROWS
 
 T = TypeVar("T")
@@ -166,9 +167,11 @@ def compile_programs_ahead(candidates: Sequence[KernelCandidate], data: Training
     (n, d), n_validation = data.X.shape, validation_rows(len(data.X))
     sizes = [size for size in stage_sizes(n - n_validation) if size > HOST_ROWS]
     if sizes:
+        leaves = n > max_exact_rows()
         device_programs.compile_ahead(
-            n if n <= max_exact_rows() else 0, sizes, n_validation, d, data.Y.shape[1],
-            weighted=data.weights is not None, gradient_rows=(GRADIENTS, ROTATION_ROWS) if updates else None,
+            leaf_rows(n - n_validation, max_exact_rows()) if leaves else n, sizes, n_validation, d, data.Y.shape[1],
+            weighted=data.weights is not None, leaves=leaves,
+            gradient_rows=(GRADIENTS, ROTATION_ROWS) if updates else None,
         )  # fmt: skip
 
 
@@ -186,6 +189,8 @@ def stage_sizes(n: int) -> Iterator[int]:
         )
     else:
         first, most = constants.FIRST_ROWS_DEVICE, max_exact_rows()
+        if n > most:  # the final fits, to leaves of all rows, update the metric further
+            most = min(most, constants.MAX_ROWS_BEFORE_LEAVES)
     size, most = min(first, n), min(most, n)
     while size < most:
         yield size
@@ -304,10 +309,10 @@ def tune(
 ) -> HalvingCandidate:
     """Tune bandwidth and ridge of a candidate for these rows.
 
-    If fits are expensive they are tuned on half of the rows, for an eighth of the work, and used if they are better on
-    all rows.
+    On the host, and for many rows on an accelerator, they are tuned on half of the rows, for an eighth of the work, and
+    used if they are better on all rows.
     """
-    expensive = fits_are_expensive(len(evidence.training.X))
+    expensive = devices.is_host() or len(evidence.training.X) >= constants.HALVED_ROWS_DEVICE
     some, start = (_half_split(evidence), None) if expensive else (evidence, choice.error)
     kernel = choice.candidate.kernel
     at = views if some is evidence else some.views(kernel, [choice.metric])

@@ -35,6 +35,8 @@ SHARED: tuple[ProductLaplace | Laplace | Gaussian, ...] = (ProductLaplace(1.0), 
 COMPILER_OPTIONS = {"xla_gpu_autotune_level": 0}
 COPIES = 4.3
 """Number of n × n matrices alive at once in a fit to n rows, in one allocation: XLA plans 4.25 on an H200."""
+SLOPE_ROWS = 2048
+"""Number of rows at which the gradients of a final fit are computed at a time."""
 UNKNOWNS = 1200
 """Largest number of entries of L that change in one step; the directions of largest weight are chosen."""
 BLOCK = 2**26
@@ -125,9 +127,22 @@ class Gradients(NamedTuple):
 
 
 def slopes(fit: Gradients, dtype: str) -> Float[np.ndarray, "p c r"]:
-    """Return the derivatives along Lx, summed in the given precision."""
-    rows = rows_per_block(len(fit.Z), fit.X.shape, fit.alpha.shape[1])
-    return np.asarray(_run(_slopes, fit, rows=rows, dtype=dtype), np.float64)
+    """Return the derivatives along Lx, summed in the given precision.
+
+    They are computed SLOPE_ROWS at a time, so that any number of rows, such as those of each leaf, shares one program.
+    """
+    with precision("float64"):
+        fixed = jax.device_put(fit._replace(Z=None))
+    options, found = _slope_options(*fit.X.shape, fit.alpha.shape[1], dtype), []
+    for start in range(0, len(fit.Z), SLOPE_ROWS):
+        Z = fit.Z[start : start + SLOPE_ROWS]
+        part = _run(_slopes, fixed._replace(Z=pad_rows(Z, SLOPE_ROWS)), **options)
+        found.append(np.asarray(part, np.float64)[: len(Z)])
+    return np.concatenate(found)
+
+
+def _slope_options(n: int, d: int, c: int, dtype: str) -> dict[str, Any]:
+    return {"rows": rows_per_block(SLOPE_ROWS, (n, d), c), "dtype": dtype}
 
 
 def rotation_equations(
@@ -168,6 +183,7 @@ def compile_ahead(
     c: int,
     *,
     weighted: bool,
+    leaves: bool,
     gradient_rows: tuple[int, int] | None,
 ) -> None:
     """Start to compile the programs of fits with a kernel of `SHARED`, in the order in which they will be needed.
@@ -175,13 +191,15 @@ def compile_ahead(
     Parameters
     ----------
     n : int
-        Number of rows of the last fit; 0 if it is not one factorization.
+        Number of rows of the last fit, or of each leaf.
     sizes : list of int
         Numbers of training rows of the fits; the last is the capacity of the programs for gradients.
     n_validation, d, c : int
         Number of validation rows, columns and outputs.
     weighted : bool
         Whether rows have weights.
+    leaves : bool
+        Whether the last fits are those of leaves, from whose gradients the metric is updated further.
     gradient_rows : (int, int) or None
         Most rows of gradients and of rotations; None if the metric is not learned.
     """
@@ -208,8 +226,10 @@ def compile_ahead(
                 _executable(_equations, equations, _block_options(rotated, d, c, width), ahead=True)
         if gradient_rows is not None:
             _executable(_diagonal_equations, equations, {}, ahead=True)
-        if n:
-            _executable(_coefficients, (kernel, array(n, d), array(n, c), array(), row_weights(n)), {}, ahead=True)
+        _executable(_coefficients, (kernel, array(n, d), array(n, c), array(), row_weights(n)), {}, ahead=True)
+        if leaves and gradient_rows is not None:
+            last = (Gradients(kernel, array(SLOPE_ROWS, d), array(n, d), array(n, c), array()),)
+            _executable(_slopes, last, _slope_options(n, d, c, "float32"), ahead=True)
 
 
 def _run(program: Any, *args: Any, **options: Any) -> Any:

@@ -42,10 +42,8 @@ def partition(
     X: Float[np.ndarray, "n d"], L: Map, most: int, seed: int = 0
 ) -> tuple[Tree, list[Int[np.ndarray, " m"]]]:
     """Return a tree whose leaves have at most `most` rows, borders included, and the equally many rows of each leaf."""
-    n, depth = len(X), 0
-    while -(-n // 2**depth) * (1 + (BORDER if depth else 0)) > most:
-        depth += 1
-    size = min(n, int(-(-n // 2**depth) * (1 + (BORDER if depth else 0))))
+    n = len(X)
+    depth, size = _depth_and_size(n, most)
     directions: list[np.ndarray] = []
     thresholds: list[float] = []
     children: list[list[int]] = []
@@ -79,6 +77,18 @@ def partition(
         np.reshape(children, (-1, 2)).astype(int),
     )
     return tree, leaves
+
+
+def leaf_rows(n: int, most: int) -> int:
+    """Return the number of rows of a leaf, borders included, of n rows in leaves of at most `most`."""
+    return _depth_and_size(n, most)[1]
+
+
+def _depth_and_size(n: int, most: int) -> tuple[int, int]:
+    depth = 0
+    while -(-n // 2**depth) * (1 + (BORDER if depth else 0)) > most:
+        depth += 1
+    return depth, min(n, int(-(-n // 2**depth) * (1 + (BORDER if depth else 0))))
 
 
 def _widest(X: Float[np.ndarray, "m d"], L: Map) -> Float[np.ndarray, " d"]:
