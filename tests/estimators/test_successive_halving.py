@@ -340,7 +340,10 @@ def test_held_out_predictions_are_ridge_regression(x64):
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [600, 1500], ids=["one factorization", "iteration"])
 def test_directions_are_turned_by_residuals(x64, few, monkeypatch, n):
-    """One index among twenty inputs: with rotations, at most half of the squared sine of the angle to it."""
+    """One index among twenty inputs: with rotations, at most half of the squared sine of the angle to it.
+
+    In the mean over splits: without rotations it varies by a factor of three among them.
+    """
     for name, value in {"FIRST_ROWS": 300, "MAX_ROWS_HOST": 500, "EXACT_ROWS": 600}.items():
         monkeypatch.setattr(constants, name, value)
     rng = np.random.default_rng(1)
@@ -349,8 +352,9 @@ def test_directions_are_turned_by_residuals(x64, few, monkeypatch, n):
     missed = []
     for turns in (0, 3):
         monkeypatch.setattr(constants, "ROTATIONS_PER_SIZE", turns)
-        M = FeatureMachineRegressor(kernel="gaussian", metric="full").fit(X, y).metric_
-        missed.append(1 - np.linalg.eigh(M)[1][0, -1] ** 2)
+        machines = [FeatureMachineRegressor(kernel="gaussian", metric="full", random_state=seed) for seed in range(4)]
+        metrics = [machine.fit(X, y).metric_ for machine in machines]
+        missed.append(np.mean([1 - np.linalg.eigh(M)[1][0, -1] ** 2 for M in metrics]))
     assert missed[1] < 0.5 * missed[0], missed
 
 

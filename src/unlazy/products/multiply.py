@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -310,12 +309,6 @@ class ShardedEngine(ProductEngine):
         return sharded_operator(job.kernel, job.X, job.Z, job.devices, job.memory)
 
 
-@jax.jit
-def _zero() -> Array:
-    """A tracer if called while a program is traced: computations would then become part of that program."""
-    return jnp.zeros(())
-
-
 class NumpyEngine(ProductEngine):
     """NumPy matrix products, and one small compiled program for the formula, independent of the shapes."""
 
@@ -329,7 +322,8 @@ class NumpyEngine(ProductEngine):
         X, Z = job.X, job.right
         if getattr(X, "ndim", 0) != 2 or not (job.allow_float32_sums or X.dtype == np.float64):
             return None
-        probe = _zero()
+        # a tracer while a program is traced: computations would then become part of that program
+        probe = jax.device_put(np.zeros(()))
         known = X.dtype == probe.dtype and is_concrete(job.kernel, X, Z, probe)
         return NUMPY_COST * X.shape[0] * Z.shape[0] if known else None
 
