@@ -6,13 +6,14 @@ import pytest
 from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, constants, select
 from unlazy.estimators.feature_search.held_out import Folds, MetricTrajectory, ScoredCandidate
-from unlazy.estimators.feature_search.search import Search
+from unlazy.estimators.feature_search.search import Search, Selected, fit_member
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products.metric_gram import metric_gram
 from unlazy.solvers.ridge import fit_ridge
+from unlazy.theory.numerics.geometry import evenly_spaced_rows
 from unlazy.training.options import RFMOptions
-from unlazy.training.rfm.iteration import learn
+from unlazy.training.rfm.iteration import RfmStep, learn
 
 
 def noise(n=90, d=20, seed=0):
@@ -20,19 +21,19 @@ def noise(n=90, d=20, seed=0):
     return rng.normal(size=(n, d)), rng.normal(size=(n, 1))
 
 
+@pytest.mark.parametrize("leave_one_out", [True, False])
 @pytest.mark.parametrize(
     "candidate", [KernelCandidate(Gaussian(1.0), "full"), KernelCandidate(ProductLaplace(1.0), "diagonal")]
 )
-def test_labels_of_a_fold_do_not_change_its_metric(x64, candidate):
+def test_labels_of_a_fold_do_not_change_its_metric(x64, candidate, leave_one_out):
     """Labels of fold 0 replaced: the metrics scored on fold 0 are the same, those scored on fold 1 are not."""
     X, Y = noise(40, 5)
     fold = np.arange(40) % 2
     planted = np.where(fold[:, None] == 0, 1e3 * noise(40, 5, seed=1)[1], Y)
     matrices = []
     for labels in (Y, planted):
-        search = Search(
-            Folds(TrainingData(X, labels, None), fold), SearchOptions(relative_bandwidth=1.0, relative_ridge=1e-2)
-        )
+        folds = Folds(TrainingData(X, labels, None), fold, leave_one_out)
+        search = Search(folds, SearchOptions(relative_bandwidth=1.0, relative_ridge=1e-2))
         (run,) = search.start_trajectories([candidate])
         for _ in range(2):
             search.update(run)
@@ -41,6 +42,47 @@ def test_labels_of_a_fold_do_not_change_its_metric(x64, candidate):
         # the closed form subtracts what the fold contributed: exact but for rounding, here of labels 1e3 times larger
         np.testing.assert_allclose(matrices[0][t][0], matrices[1][t][0], rtol=0, atol=1e-9)
         assert np.abs(matrices[0][t][1] - matrices[1][t][1]).max() > 1e-2
+
+
+def test_folds_are_predicted_by_the_other_rows(x64):
+    """Ridge regression with an intercept, solved as a bordered system; 40 rows at a ridge of 1e-2 round to 1e-12."""
+    X, Y = noise(60, 3)
+    fold, w = np.arange(60) % 2, np.linspace(0.5, 2, 60)
+    folds = Folds(TrainingData(X, Y, w), fold, leave_one_out=False)
+    views = folds.views(Gaussian(1.0), folds.isotropic_metrics("diagonal"))
+    found = folds.score(views, (0.7, 1e-2)).held_out
+    for k, view in enumerate(views):
+        rest, own = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+        h = 0.7 * view.default_bandwidth
+        M = folds.isotropic_metrics("diagonal")[k]
+        D = (((X[:, None] - X[None]) ** 2) * M).sum(2)
+        K = np.exp(-D / (2 * h * h))
+        bordered = np.block([[K[np.ix_(rest, rest)] + 1e-2 * np.diag(1 / w[rest]), np.ones((30, 1))],
+                             [np.ones((1, 30)), np.zeros((1, 1))]])  # fmt: skip
+        solved = np.linalg.solve(bordered, np.append(Y[rest], 0))
+        np.testing.assert_allclose(found[own, 0], K[np.ix_(own, rest)] @ solved[:-1] + solved[-1], rtol=0, atol=1e-10)
+    assert folds.final().leave_one_out and folds.final().final().leave_one_out
+
+
+def test_near_ties_are_decided_by_the_final_evidence(x64, monkeypatch):
+    """Two candidates whose errors by half of the rows are within 5%: leave-one-out chooses; one far behind never."""
+    X, Y = noise(60, 3)
+    folds = Folds(TrainingData(X, Y, None), np.arange(60) % 2, leave_one_out=False)
+    search = Search(folds, SearchOptions())
+    kernels = [Laplace(1.0), Gaussian(1.0), ProductLaplace(1.0)]
+    runs = []
+    for kernel, error in zip(kernels, (0.50, 0.52, 0.53)):
+        scored = ScoredCandidate((1.0, 1e-2), error, np.zeros_like(Y))
+        runs.append(MetricTrajectory(KernelCandidate(kernel, "diagonal"), scored, folds.isotropic_metrics("diagonal")))
+    final = {id(kernels[0]): 0.4, id(kernels[1]): 0.3, id(kernels[2]): 0.2}
+    monkeypatch.setattr(Folds, "views", lambda self, kernel, metrics: [kernel])
+    monkeypatch.setattr(
+        Folds, "score", lambda self, views, place: ScoredCandidate(place, final[id(views[0])], np.zeros_like(Y))
+    )
+    assert search._best_by_final_evidence(runs) is runs[1]  # the third is beyond 5%
+    assert Search(folds.final(), SearchOptions())._best_by_final_evidence(runs) is runs[0]
+    final[id(kernels[1])] = 0.45
+    assert search._best_by_final_evidence(runs) is runs[0]
 
 
 def test_pure_noise_predicts_no_gain(x64):
@@ -171,3 +213,19 @@ def test_a_rotation_that_helps_is_kept_with_many_rows(x64, monkeypatch):
         monkeypatch.setattr(constants, "PILOT_ROWS", look)
         search = Search(Folds(TrainingData(X, Y, None), np.arange(200) % 2), SearchOptions())
         assert search._rotation_helps(other, best) is taken
+
+
+def test_the_last_steps_of_a_metric_use_all_rows(x64, monkeypatch):
+    """Earlier steps use a sample: a label outside of it matters to the last step, not to a first one of several."""
+    monkeypatch.setattr(constants, "EARLY_STEP_ROWS", 20)
+    X, Y = noise(60, 3)
+    outside = np.setdiff1d(np.arange(60), evenly_spaced_rows(60, 20))[7]
+    changed = Y.copy()
+    changed[outside] += 5
+    step = RfmStep(Gaussian(1.0), 1.0, 1e-2)
+    candidate = KernelCandidate(Gaussian(1.0), "diagonal")
+    for last, matters in ((1, True), (0, False)):
+        monkeypatch.setattr(constants, "LAST_STEPS", last or -10)  # -10: no step counts as one of the last
+        found = Selected(candidate, 2, (step, step), (1.0, 1e-2), Y, 0.5, ())
+        one, other = (fit_member(found, TrainingData(X, labels, None), None).metric for labels in (Y, changed))
+        assert (np.abs(one - other).max() > 1e-3) == matters

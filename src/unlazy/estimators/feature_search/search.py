@@ -43,6 +43,7 @@ from unlazy.solvers.ridge import (
     ridge_coefficients,
     unexplained_variance,
 )
+from unlazy.theory.numerics.geometry import evenly_spaced_rows
 from unlazy.training.rfm.iteration import (
     FIRST_RIDGE,
     RfmStep,
@@ -122,28 +123,29 @@ def select(
     n = len(data.X)
     count = min(n, folds or (constants.FOLDS if n < constants.TWO_FOLD_ROWS else 2))
     fold = np.random.default_rng(seed).permutation(n) % count
-    search = Search(Folds(data, fold), options if count > 1 else replace(options, updates=0), advance)
+    evidence = Folds(data, fold, leave_one_out=n < constants.TWO_FOLD_ROWS)
+    search = Search(evidence, options if count > 1 else replace(options, updates=0), advance)
     runs = search.run(candidates, begin)
     table = tuple((candidates.index(run.candidate), t, e) for run in runs[1:] for t, e in enumerate(run.errors))
     best = runs[0]
     found = search.select_update(best, len(best.scored) - 1 if options.last else best.best, begin is not None, table)
     if not options.average or options.last or n > constants.AVERAGING_ROWS:
         return found
-    others = [search.select_update(run, run.best, begin is not None) for run in _distinct(runs, found, data)]
+    others = [search.select_update(run, run.best, begin is not None) for run in _distinct(runs, data)]
     return _mean(found, others, data)
 
 
-def _distinct(runs: list[MetricTrajectory], best: Selected, data: TrainingData) -> list[MetricTrajectory]:
+def _distinct(runs: list[MetricTrajectory], data: TrainingData) -> list[MetricTrajectory]:
     """Trajectories that cannot be separated from the first one, the best; a kernel without updates appears once."""
     seen: dict[Any, MetricTrajectory] = {}
     for run in runs:
         made = run.inherited_updates + run.best
         seen.setdefault((id(run.candidate.kernel), run.candidate.metric) if made else id(run.candidate.kernel), run)
-    others = [run for run in seen.values() if run is not runs[0]]
+    best, others = runs[0].scored[runs[0].best].held_out, [run for run in seen.values() if run is not runs[0]]
     return [
         run
         for run in others
-        if standardized_difference(run.scored[run.best].held_out, best.held_out, data) <= constants.AVERAGING_Z
+        if standardized_difference(run.scored[run.best].held_out, best, data) <= constants.AVERAGING_Z
     ]
 
 
@@ -176,7 +178,7 @@ class Search:
         """Return a trajectory after t updates, at its final bandwidth and ridge."""
         made, chosen = run.inherited_updates + t, run.scored[t]
         if not self.options.quick:
-            chosen = self.refine(run, t) if has_initial_metric else self.finalize(run, t)
+            chosen = self._refine_finally(run, t) if has_initial_metric else self.finalize(run, t)
         return Selected(
             run.candidate, made, tuple(run.steps[:made]), chosen.place, chosen.held_out, chosen.error, table
         )
@@ -186,10 +188,33 @@ class Search:
         updates, last = self.options.updates, self.options.last
         runs = self.start_trajectories(candidates, begin, updates > 0 and not last)
         self.run_rounds(runs, updates, all_updates=last)
-        best = min(runs, key=lambda run: run.errors[-1] if last else run.best_error)
+        best = min(runs, key=lambda run: run.errors[-1]) if last else self._best_by_final_evidence(runs)
         if updates and not last and not self.options.quick:
             best = self.try_rotation(self.try_slow_updates(best, candidates))
         return [best, *runs]
+
+    def _best_by_final_evidence(self, runs: list[MetricTrajectory]) -> MetricTrajectory:
+        """Return the best trajectory; choose among the best places of all by the final evidence if it is another."""
+        best, evidence = min(runs, key=lambda run: run.best_error), self.evidence.final()
+        if evidence is self.evidence or self.options.quick:
+            return best
+        places = sorted(((e, i, t) for i, run in enumerate(runs) for t, e in enumerate(run.errors)))
+        distinct: dict[Any, tuple[MetricTrajectory, int]] = {}
+        for error, i, t in places:
+            if error <= constants.FINAL_FACTOR * best.best_error:
+                key = (i, t) if t else id(runs[i].candidate.kernel)
+                distinct.setdefault(key, (runs[i], t))
+        chosen = list(distinct.values())[: constants.FINAL_CANDIDATES]
+        if len(chosen) == 1:
+            return best
+
+        def error_of(run: MetricTrajectory, t: int) -> float:
+            views: list[Any] = evidence.views(run.candidate.kernel, run.metrics[t])
+            return evidence.score(views, run.scored[t].place).error
+
+        errors = run_parallel([functools.partial(error_of, *one) for one in chosen])
+        best, best.chosen = chosen[int(np.argmin(errors))]
+        return best
 
     def start_trajectories(
         self, candidates: Sequence[KernelCandidate], begin: InitialMetric | None = None, choose: bool = False
@@ -243,8 +268,20 @@ class Search:
         ]
 
     def finalize(self, run: MetricTrajectory, t: int) -> ScoredCandidate:
-        """Score a trajectory after t updates at its final bandwidth and ridge; plain kernels already have them."""
-        return self.refine(run, t) if run.inherited_updates + t else run.scored[t]
+        """Score a trajectory after t updates at its final bandwidth and ridge.
+
+        Plain kernels already have them, if they were scored by the final evidence.
+        """
+        if self.evidence.final() is self.evidence and not run.inherited_updates + t:
+            return run.scored[t]
+        return self._refine_finally(run, t)
+
+    def _refine_finally(self, run: MetricTrajectory, t: int) -> ScoredCandidate:
+        evidence = self.evidence.final()
+        if evidence is self.evidence:
+            return self.refine(run, t)
+        views: list[Any] = evidence.views(run.candidate.kernel, run.metrics[t])
+        return evidence.score(views, self._descend(evidence, views, run.scored[t].place, constants.FINAL_TUNING_GAIN))
 
     def run_rounds(self, runs: list[MetricTrajectory], updates: int, all_updates: bool = False) -> None:
         """Update, round by round, all promising trajectories (all of them if `all_updates`)."""
@@ -441,10 +478,12 @@ FitFunction = Callable[[Selected, TrainingData], EnsembleMember]
 def fit_member(
     found: Selected, data: TrainingData, rank: int | None, start: np.ndarray | None = None
 ) -> EnsembleMember:
-    """Learn the metric of the chosen trajectory on all rows and fit it."""
+    """Learn the metric of the chosen trajectory and fit it; the last steps of the metric are made on all rows."""
     kernel, metric = found.candidate
     M = isotropic_metric(data.X.shape[1], metric) if start is None else start
-    M = apply_steps(found.steps, data.X, data.Y, metric, rank=rank, weights=data.weights, start=M)
+    some = data.rows(evenly_spaced_rows(len(data.X), constants.EARLY_STEP_ROWS))
+    for part, steps in ((some, found.steps[: -constants.LAST_STEPS]), (data, found.steps[-constants.LAST_STEPS :])):
+        M = apply_steps(steps, part.X, part.Y, metric, rank=rank, weights=part.weights, start=M)
     seen = metric_gram(kernel, data.X, metric_root(M))
     h = found.final[0] * seen.default_bandwidth
     K = seen.gram(h)

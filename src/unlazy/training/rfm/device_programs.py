@@ -133,7 +133,8 @@ def slopes(fit: Gradients, dtype: str) -> Float[np.ndarray, "p c r"]:
     """
     with precision("float64"):
         fixed = jax.device_put(fit._replace(Z=None))
-    options, found = _slope_options(*fit.X.shape, fit.alpha.shape[1], dtype), []
+    (n, d), c, found = fit.X.shape, fit.alpha.shape[1], []
+    options = _slope_options(n, d, c, dtype)
     for start in range(0, len(fit.Z), SLOPE_ROWS):
         Z = fit.Z[start : start + SLOPE_ROWS]
         part = _run(_slopes, fixed._replace(Z=pad_rows(Z, SLOPE_ROWS)), **options)

@@ -26,6 +26,8 @@ from unlazy.training.rfm import device_programs
 from unlazy.training.rfm.device_programs import Gradients, MappedKernel, mapped_kernel, pad_map, pad_rows
 from unlazy.training.rfm.iteration import ROTATION_ROWS
 
+LATEST = 3
+"""Number of fits that are kept: as many as are compared after an update, of which one gives the next metric."""
 SAMPLE = 500
 """Number of rows whose distances give the default bandwidth on an accelerator."""
 GRADIENTS = 2000
@@ -44,21 +46,23 @@ class SplitFit(NamedTuple):
 
 
 class SplitFits(abc.ABC):
-    """Rows under one metric, of which the first m are fitted, and the latest fit, which is reused for the next metric.
+    """Rows under one metric, of which the first m are fitted, and the latest fits, which the next metric reuses.
 
     The labels of a split must always be the same.
     """
 
-    _latest: tuple[tuple[float, float], SplitFit | None] | None = None
+    _latest: dict[tuple[float, float], SplitFit | None]
 
     def fit(
         self, h: float, relative_ridge: float, Y: Float[np.ndarray, "m c"], weights: Float[np.ndarray, " m"] | None
     ) -> SplitFit | None:
         """Return the fit at a bandwidth and a ridge; None if K + ρW⁻¹ is not positive definite to rounding."""
         place = (h, relative_ridge)
-        if self._latest is None or self._latest[0] != place:
-            self._latest = (place, self._fit(h, relative_ridge, Y, weights))
-        return self._latest[1]
+        if place not in self._latest:
+            if len(self._latest) == LATEST:
+                del self._latest[next(iter(self._latest))]
+            self._latest[place] = self._fit(h, relative_ridge, Y, weights)
+        return self._latest[place]
 
     @abc.abstractmethod
     def _fit(self, h: float, relative_ridge: float, Y: np.ndarray, weights: np.ndarray | None) -> SplitFit | None: ...
@@ -68,6 +72,7 @@ class HostSplitFits(SplitFits):
     """Split fits on the host."""
 
     def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map):
+        self._latest = {}
         self.view, self.kernel, self.validation_X = metric_gram(kernel, X[:m], L), kernel, X[m:]
         self.default_bandwidth = self.view.default_bandwidth
         """Default bandwidth under this metric."""
@@ -110,6 +115,7 @@ class DeviceSplitFits(SplitFits):
     """
 
     def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map, capacity: int = 0):
+        self._latest = {}
         X, L = np.asarray(X, np.float64), np.asarray(L, np.float64)
         self.kernel, self.X, self.map, self.capacity = kernel, X[:m], L, max(m, capacity)
         self.default_bandwidth = metric_gram(kernel, X[evenly_spaced_rows(m, SAMPLE)], L).default_bandwidth
