@@ -85,6 +85,22 @@ def test_near_ties_are_decided_by_the_final_evidence(x64, monkeypatch):
     assert search._best_by_final_evidence(runs) is runs[0]
 
 
+def test_what_half_of_the_rows_do_not_show_is_searched_by_leave_one_out(x64, monkeypatch):
+    """If the other fold explains nothing the search is repeated; of noise both find nothing."""
+    monkeypatch.setattr(constants, "HALVES_ROWS", 50)
+    asked = []
+    run = Search.run
+    monkeypatch.setattr(
+        Search, "run", lambda self, *given: (asked.append(self.evidence.leave_one_out), run(self, *given))[1]
+    )
+    X, noisy = noise(90, 2)
+    for Y, expected in ((noisy, [False, True]), (X[:, :1] + 0.1 * noisy, [False])):
+        asked.clear()
+        candidate = KernelCandidate(Gaussian(1.0), "diagonal")
+        select([candidate], TrainingData(X, Y, None), SearchOptions(updates=1), folds=2)
+        assert asked == expected
+
+
 def test_pure_noise_predicts_no_gain(x64):
     """y independent of x: the honest error cannot be below 1 by more than chance, the naive one is far below.
 
@@ -216,7 +232,7 @@ def test_a_rotation_that_helps_is_kept_with_many_rows(x64, monkeypatch):
 
 
 def test_the_last_steps_of_a_metric_use_all_rows(x64, monkeypatch):
-    """Earlier steps use a sample: a label outside of it matters to the last step, not to a first one of several."""
+    """Earlier steps use a sample if the error is small: labels outside of it matter to the last step alone."""
     monkeypatch.setattr(constants, "EARLY_STEP_ROWS", 20)
     X, Y = noise(60, 3)
     outside = np.setdiff1d(np.arange(60), evenly_spaced_rows(60, 20))[7]
@@ -224,8 +240,8 @@ def test_the_last_steps_of_a_metric_use_all_rows(x64, monkeypatch):
     changed[outside] += 5
     step = RfmStep(Gaussian(1.0), 1.0, 1e-2)
     candidate = KernelCandidate(Gaussian(1.0), "diagonal")
-    for last, matters in ((1, True), (0, False)):
-        monkeypatch.setattr(constants, "LAST_STEPS", last or -10)  # -10: no step counts as one of the last
-        found = Selected(candidate, 2, (step, step), (1.0, 1e-2), Y, 0.5, ())
+    for last, error, matters in ((1, 0.05, True), (-10, 0.05, False), (-10, 0.5, True)):
+        monkeypatch.setattr(constants, "LAST_STEPS", last)  # -10: no step counts as one of the last
+        found = Selected(candidate, 2, (step, step), (1.0, 1e-2), Y, error, ())
         one, other = (fit_member(found, TrainingData(X, labels, None), None).metric for labels in (Y, changed))
         assert (np.abs(one - other).max() > 1e-3) == matters

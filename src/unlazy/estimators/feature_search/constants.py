@@ -25,8 +25,10 @@
 | SCREENING_FACTOR | if that reduces the error below this share, the metric of all columns is not tried |
 | MAX_LEARNING_RIDGE | largest ridge of fits whose gradients are used: a fit shrunk to zero has no gradient |
 | FOLDS | number of folds below TWO_FOLD_ROWS rows; two folds from there on |
+| HALVES_ROWS | rows from which a fold is predicted by coefficients of the other one alone, not by leave-one-out |
 | FINAL_FACTOR | the best FINAL_CANDIDATES within this factor of two-fold errors are compared by leave-one-out |
-| EARLY_STEP_ROWS | rows on which the metric of the last fit is learned before its LAST_STEPS, made on all rows |
+| EARLY_STEP_ROWS | rows on which the metric of the last fit is learned before its LAST_STEPS, made on all rows, ... |
+| EARLY_STEP_ERROR | ... if the held-out error is below this |
 | SINGLE_SPLIT_ROWS | distinct rows beyond which a single split and successive halving replace folds |
 | VALIDATION_ROWS | most validation rows; also at most 1/10 of all, 1/5 below TENTH_VALIDATION_ROWS rows |
 | FIRST_VALIDATION_ROWS | validation rows of the first stage on the host |
@@ -71,8 +73,9 @@ SCREENING_FACTOR = 0.9
 MAX_LEARNING_RIDGE = 0.1
 FOLDS = 3
 TWO_FOLD_ROWS = 600
+HALVES_ROWS = 1000
 FINAL_FACTOR, FINAL_CANDIDATES = 1.05, 4
-EARLY_STEP_ROWS, LAST_STEPS = 1200, 2
+EARLY_STEP_ROWS, LAST_STEPS, EARLY_STEP_ERROR = 1200, 2, 0.1
 SINGLE_SPLIT_ROWS = 3000
 VALIDATION_ROWS, FIRST_VALIDATION_ROWS, TENTH_VALIDATION_ROWS = 5000, 1000, 10_000
 FIRST_ROWS, FIRST_ROWS_DEVICE = 1500, 4096

@@ -123,9 +123,14 @@ def select(
     n = len(data.X)
     count = min(n, folds or (constants.FOLDS if n < constants.TWO_FOLD_ROWS else 2))
     fold = np.random.default_rng(seed).permutation(n) % count
-    evidence = Folds(data, fold, leave_one_out=n < constants.TWO_FOLD_ROWS)
-    search = Search(evidence, options if count > 1 else replace(options, updates=0), advance)
+    options = options if count > 1 else replace(options, updates=0)
+    evidence = Folds(data, fold, leave_one_out=n < constants.HALVES_ROWS)
+    search = Search(evidence, options, advance)
     runs = search.run(candidates, begin)
+    if not evidence.leave_one_out and runs[0].best_error > constants.EXPLAINS_NOTHING:
+        # half of the rows may be too few for what all of them show
+        search = Search(evidence.final(), options, advance)
+        runs = search.run(candidates, begin)
     table = tuple((candidates.index(run.candidate), t, e) for run in runs[1:] for t, e in enumerate(run.errors))
     best = runs[0]
     found = search.select_update(best, len(best.scored) - 1 if options.last else best.best, begin is not None, table)
@@ -478,10 +483,14 @@ FitFunction = Callable[[Selected, TrainingData], EnsembleMember]
 def fit_member(
     found: Selected, data: TrainingData, rank: int | None, start: np.ndarray | None = None
 ) -> EnsembleMember:
-    """Learn the metric of the chosen trajectory and fit it; the last steps of the metric are made on all rows."""
+    """Learn the metric of the chosen trajectory on all rows and fit it.
+
+    If little is left unexplained, a sample of the rows suffices for all but the last steps of the metric.
+    """
     kernel, metric = found.candidate
     M = isotropic_metric(data.X.shape[1], metric) if start is None else start
-    some = data.rows(evenly_spaced_rows(len(data.X), constants.EARLY_STEP_ROWS))
+    easy = found.error <= constants.EARLY_STEP_ERROR
+    some = data.rows(evenly_spaced_rows(len(data.X), constants.EARLY_STEP_ROWS)) if easy else data
     for part, steps in ((some, found.steps[: -constants.LAST_STEPS]), (data, found.steps[-constants.LAST_STEPS :])):
         M = apply_steps(steps, part.X, part.Y, metric, rank=rank, weights=part.weights, start=M)
     seen = metric_gram(kernel, data.X, metric_root(M))
