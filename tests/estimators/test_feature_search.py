@@ -61,7 +61,7 @@ def test_folds_are_predicted_by_the_other_rows(x64):
                              [np.ones((1, 30)), np.zeros((1, 1))]])  # fmt: skip
         solved = np.linalg.solve(bordered, np.append(Y[rest], 0))
         np.testing.assert_allclose(found[own, 0], K[np.ix_(own, rest)] @ solved[:-1] + solved[-1], rtol=0, atol=1e-10)
-    assert folds.final().leave_one_out and folds.final().final().leave_one_out
+    assert folds.final.leave_one_out and folds.final.final is folds.final
 
 
 def test_near_ties_are_decided_by_the_final_evidence(x64, monkeypatch):
@@ -80,7 +80,7 @@ def test_near_ties_are_decided_by_the_final_evidence(x64, monkeypatch):
         Folds, "score", lambda self, views, place: ScoredCandidate(place, final[id(views[0])], np.zeros_like(Y))
     )
     assert search._best_by_final_evidence(runs) is runs[1]  # the third is beyond 5%
-    assert Search(folds.final(), SearchOptions())._best_by_final_evidence(runs) is runs[0]
+    assert Search(folds.final, SearchOptions())._best_by_final_evidence(runs) is runs[0]
     final[id(kernels[1])] = 0.45
     assert search._best_by_final_evidence(runs) is runs[0]
 

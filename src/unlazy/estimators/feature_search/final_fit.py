@@ -354,19 +354,23 @@ def _next_metric(model: KernelModel, problem: FinalFitProblem, data: TrainingDat
 
 def mean_squared_gradients(model: KernelModel, problem: FinalFitProblem, data: TrainingData) -> Float[np.ndarray, " d"]:
     """Mean squared gradient of the model along each column, on a sample of rows: the diagonal of its AGOP."""
-    return np.diag(_agop(model, problem, data.X[evenly_spaced_rows(len(data.X), IMPORTANCE_ROWS)])).copy()
+    Z = data.X[evenly_spaced_rows(len(data.X), IMPORTANCE_ROWS)]
+    total = np.zeros(Z.shape[1])
+    for G in _gradients(model, problem, Z):
+        total += np.einsum("pd,pd->d", G, G)
+    return total / len(Z)
 
 
-def _agop(model: KernelModel, problem: FinalFitProblem, Z: Float[np.ndarray, "p d"]) -> Float[np.ndarray, "d d"]:
-    """Average gradient outer product of the model over the rows of Z."""
-    L, total = problem.map, 0.0
+def _gradients(
+    model: KernelModel, problem: FinalFitProblem, Z: Float[np.ndarray, "p d"], dtype: str | None = None
+) -> Iterator[Float[np.ndarray, "rows d"]]:
+    """Yield the gradients of all outputs at the rows of Z of each leaf, by default summed in `sum_precision`."""
+    L = problem.map
     for index, X, alpha in _groups(model, Z):
         kernel = problem.choice.candidate.kernel
-        along = slopes(kernel, X, L, problem.bandwidth, alpha, Z[index], sum_precision(alpha))
+        along = slopes(kernel, X, L, problem.bandwidth, alpha, Z[index], dtype or sum_precision(alpha))
         G = along.reshape(-1, along.shape[2])
-        total = total + dot(G.T, G)
-    by_columns = total * L if L.ndim == 1 else dot(total, L)
-    return (by_columns.T * L if L.ndim == 1 else dot(by_columns.T, L)) / len(Z)
+        yield G * L if L.ndim == 1 else dot(G, L)
 
 
 def sum_precision(alpha: Float[np.ndarray, "n c"]) -> str:
@@ -421,5 +425,9 @@ def _rotated_metric(
 def _updated_metric(model: KernelModel, problem: FinalFitProblem, data: TrainingData) -> np.ndarray:
     """The metric from the gradients of this model on a sample of rows."""
     kind, power = problem.choice.candidate.metric, problem.choice.power
-    M = normalize_metric(_agop(model, problem, data.X[evenly_spaced_rows(len(data.X), GRADIENT_ROWS)]), kind)
+    Z = data.X[evenly_spaced_rows(len(data.X), GRADIENT_ROWS)]
+    total = np.zeros((Z.shape[1],) * (1 if kind == "diagonal" else 2))
+    for G in _gradients(model, problem, Z, "float64"):
+        total += np.einsum("pd,pd->d", G, G) if kind == "diagonal" else dot(G.T, G)
+    M = normalize_metric(total / len(Z), kind)
     return M if power == 1 else normalize_metric(metric_power(M, power), kind)

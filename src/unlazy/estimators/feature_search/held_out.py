@@ -207,6 +207,7 @@ class Folds:
         some = slice(None, None, -(-n // constants.PILOT_ROWS))
         return None if n <= 1.5 * constants.PILOT_ROWS else Folds(self.data.rows(some), self.fold[some])
 
+    @functools.cached_property
     def final(self) -> "Folds":
         """The same folds by leave-one-out, as the final bandwidth and ridge are chosen."""
         return self if self.leave_one_out else Folds(self.data, self.fold)
@@ -341,6 +342,7 @@ class SingleSplit:
         """Sample of rows on which candidates are tried first; None on an accelerator, where all rows are cheap."""
         return self.subsample() if devices.is_host() else None
 
+    @property
     def final(self) -> "SingleSplit":
         """The same split: final bandwidths and ridges are chosen as all others are."""
         return self

@@ -129,28 +129,28 @@ def select(
     runs = search.run(candidates, begin)
     if not evidence.leave_one_out and runs[0].best_error > constants.EXPLAINS_NOTHING:
         # half of the rows may be too few for what all of them show
-        search = Search(evidence.final(), options, advance)
+        search = Search(evidence.final, options, advance)
         runs = search.run(candidates, begin)
     table = tuple((candidates.index(run.candidate), t, e) for run in runs[1:] for t, e in enumerate(run.errors))
     best = runs[0]
     found = search.select_update(best, len(best.scored) - 1 if options.last else best.best, begin is not None, table)
     if not options.average or options.last or n > constants.AVERAGING_ROWS:
         return found
-    others = [search.select_update(run, run.best, begin is not None) for run in _distinct(runs, data)]
+    others = [search.select_update(run, run.best, begin is not None) for run in _distinct(runs, found, data)]
     return _mean(found, others, data)
 
 
-def _distinct(runs: list[MetricTrajectory], data: TrainingData) -> list[MetricTrajectory]:
+def _distinct(runs: list[MetricTrajectory], best: Selected, data: TrainingData) -> list[MetricTrajectory]:
     """Trajectories that cannot be separated from the first one, the best; a kernel without updates appears once."""
     seen: dict[Any, MetricTrajectory] = {}
     for run in runs:
         made = run.inherited_updates + run.best
         seen.setdefault((id(run.candidate.kernel), run.candidate.metric) if made else id(run.candidate.kernel), run)
-    best, others = runs[0].scored[runs[0].best].held_out, [run for run in seen.values() if run is not runs[0]]
+    others = [run for run in seen.values() if run is not runs[0]]
     return [
         run
         for run in others
-        if standardized_difference(run.scored[run.best].held_out, best, data) <= constants.AVERAGING_Z
+        if standardized_difference(run.scored[run.best].held_out, best.held_out, data) <= constants.AVERAGING_Z
     ]
 
 
@@ -200,7 +200,7 @@ class Search:
 
     def _best_by_final_evidence(self, runs: list[MetricTrajectory]) -> MetricTrajectory:
         """Return the best trajectory; choose among the best places of all by the final evidence if it is another."""
-        best, evidence = min(runs, key=lambda run: run.best_error), self.evidence.final()
+        best, evidence = min(runs, key=lambda run: run.best_error), self.evidence.final
         if evidence is self.evidence or self.options.quick:
             return best
         places = sorted(((e, i, t) for i, run in enumerate(runs) for t, e in enumerate(run.errors)))
@@ -277,12 +277,12 @@ class Search:
 
         Plain kernels already have them, if they were scored by the final evidence.
         """
-        if self.evidence.final() is self.evidence and not run.inherited_updates + t:
+        if self.evidence.final is self.evidence and not run.inherited_updates + t:
             return run.scored[t]
         return self._refine_finally(run, t)
 
     def _refine_finally(self, run: MetricTrajectory, t: int) -> ScoredCandidate:
-        evidence = self.evidence.final()
+        evidence = self.evidence.final
         if evidence is self.evidence:
             return self.refine(run, t)
         views: list[Any] = evidence.views(run.candidate.kernel, run.metrics[t])
