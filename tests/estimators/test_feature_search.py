@@ -5,8 +5,10 @@ import pytest
 
 from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, constants, select
-from unlazy.estimators.feature_search.held_out import Folds, MetricTrajectory, ScoredCandidate
-from unlazy.estimators.feature_search.search import Search, Selected, fit_member
+from unlazy.estimators.feature_search.ensemble import fit_member
+from unlazy.estimators.feature_search.held_out import Folds
+from unlazy.estimators.feature_search.search import Search, Selected
+from unlazy.estimators.feature_search.trajectory import MetricTrajectory, ScoredCandidate
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products.metric_gram import metric_gram

@@ -6,8 +6,8 @@ from unlazy.core.arrays import precision
 from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import final_fit
 from unlazy.estimators.feature_search.final_fit import FinalFitProblem, _partition_is_promising
-from unlazy.estimators.feature_search.held_out import KernelCandidate, ScoredCandidate
 from unlazy.estimators.feature_search.successive_halving import HalvingCandidate, HalvingResult
+from unlazy.estimators.feature_search.trajectory import KernelCandidate, ScoredCandidate
 from unlazy.estimators.named_kernels import unit_kernel
 
 

@@ -16,7 +16,7 @@ from unlazy.core.progress import ProgressDisplay
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, constants, final_fit
-from unlazy.estimators.feature_search.held_out import ScoredCandidate, SingleSplit, significantly_worse
+from unlazy.estimators.feature_search.held_out import SingleSplit, significantly_worse
 from unlazy.estimators.feature_search.progress import TOTAL, FitProgress, expected_work
 from unlazy.estimators.feature_search.stage_checkpoints import Stages
 from unlazy.estimators.feature_search.successive_halving import (
@@ -28,6 +28,7 @@ from unlazy.estimators.feature_search.successive_halving import (
     successive_halving,
     tune,
 )
+from unlazy.estimators.feature_search.trajectory import ScoredCandidate
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.training.rfm import device_programs

@@ -29,6 +29,7 @@ from unlazy.estimators.feature_search.choices import (
     list_candidates,
 )
 from unlazy.estimators.feature_search.effort import Effort, find_effort
+from unlazy.estimators.feature_search.ensemble import EnsembleMember, fit_member, unexplained_share
 from unlazy.estimators.feature_search.final_fit import (
     FinalFitProblem,
     KernelModel,
@@ -37,7 +38,6 @@ from unlazy.estimators.feature_search.final_fit import (
     predict_rows,
 )
 from unlazy.estimators.feature_search.progress import TOTAL, FitProgress, expected_work
-from unlazy.estimators.feature_search.search import EnsembleMember, fit_member, unexplained_share
 from unlazy.estimators.feature_search.stage_checkpoints import Stages
 from unlazy.estimators.feature_search.successive_halving import (
     HalvingCandidate,

@@ -10,7 +10,7 @@ progress            progress of a fit
 constants           the constants of the search, in one table
 """
 
-from unlazy.estimators.feature_search.held_out import KernelCandidate
 from unlazy.estimators.feature_search.search import SearchOptions, Selected, select
+from unlazy.estimators.feature_search.trajectory import KernelCandidate
 
 __all__ = ["KernelCandidate", "SearchOptions", "Selected", "select"]

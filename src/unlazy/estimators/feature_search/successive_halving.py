@@ -21,15 +21,10 @@ from unlazy.core.errors import UnlazyWarning
 from unlazy.core.threads import half_threaded_blas, limit_threads_by_memory, single_threaded_blas
 from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import constants
-from unlazy.estimators.feature_search.held_out import (
-    KernelCandidate,
-    MetricTrajectory,
-    ScoredCandidate,
-    SingleSplit,
-    SplitView,
-)
+from unlazy.estimators.feature_search.held_out import SingleSplit, SplitView
 from unlazy.estimators.feature_search.search import InitialMetric, ProgressCallback, Search, SearchOptions
 from unlazy.estimators.feature_search.stage_checkpoints import Stages, checkpointable
+from unlazy.estimators.feature_search.trajectory import KernelCandidate, MetricTrajectory, ScoredCandidate
 from unlazy.solvers.ridge import FINE_STEP, coordinate_search
 from unlazy.training.rfm import device_programs
 from unlazy.training.rfm.iteration import ROTATION_ROWS, RfmStep, prune_metric
