@@ -18,7 +18,7 @@ from unlazy.core.errors import UnlazyWarning
 from unlazy.core.reference import UNIT, error, float64_gram
 from unlazy.device_check import cases, check, reference_kernels
 from unlazy.device_check.compositions import CONV, VECTORS, points
-from unlazy.estimators.feature_search import final_fit
+from unlazy.estimators.feature_search import kernel_model
 from unlazy.kernels.conv_gpu import dispatch, hopper_program, triton_program
 from unlazy.kernels.conv_gpu import first_check as first_conv_check
 from unlazy.layers import Conv, Dense, GlobalAvgPool, serial
@@ -120,7 +120,7 @@ def test_a_wrong_update_of_the_metric_is_found(monkeypatch):
 def test_a_wrong_feature_machine_is_found(monkeypatch):
     right = cases.machine()
     assert right.error <= right.bound
-    monkeypatch.setattr(final_fit, "_kernel_sums", broken(final_fit._kernel_sums))
+    monkeypatch.setattr(kernel_model, "_kernel_sums", broken(kernel_model._kernel_sums))
     assert cases.machine().error > right.bound
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
-from unlazy.estimators.feature_search import search
+from unlazy.estimators.feature_search import ensemble
 from unlazy.kernels.radial import Gaussian, Laplace
 
 
@@ -27,8 +27,8 @@ def test_low_effort_is_one_kernel_without_choices(table):
 def test_low_effort_factorizes_all_rows_once(table, monkeypatch):
     """Bandwidth and ridge come from `search_rows` rows, so the cost is that of one fit for many rows."""
     sizes = []
-    original = search.ridge_coefficients
-    monkeypatch.setattr(search, "ridge_coefficients", lambda K, *rest: sizes.append(len(K)) or original(K, *rest))
+    original = ensemble.ridge_coefficients
+    monkeypatch.setattr(ensemble, "ridge_coefficients", lambda K, *rest: sizes.append(len(K)) or original(K, *rest))
     rng = np.random.default_rng(1)
     X = rng.normal(size=(700, 2))
     FeatureMachineRegressor(effort="low").fit(X, X[:, 0])

@@ -4,8 +4,9 @@ import numpy as np
 
 from unlazy.core.arrays import precision
 from unlazy.estimators.base import TrainingData
-from unlazy.estimators.feature_search import final_fit
-from unlazy.estimators.feature_search.final_fit import FinalFitProblem, _partition_is_promising
+from unlazy.estimators.feature_search import final_fit, kernel_model
+from unlazy.estimators.feature_search.final_fit import _partition_is_promising
+from unlazy.estimators.feature_search.kernel_model import FinalFitProblem
 from unlazy.estimators.feature_search.successive_halving import HalvingCandidate, HalvingResult
 from unlazy.estimators.feature_search.trajectory import KernelCandidate, ScoredCandidate
 from unlazy.estimators.named_kernels import unit_kernel
@@ -46,7 +47,7 @@ def test_a_ridge_below_rounding_is_increased():
     problem = FinalFitProblem(choice, np.eye(1), 1.0, 1e-3, None, False)
     with precision("float64"):
         model = final_fit._fit_exact(problem, data)
-        predicted = final_fit.predict_rows(unit_kernel("gaussian"), problem.map, problem.bandwidth, model, X)
+        predicted = kernel_model.predict_rows(unit_kernel("gaussian"), problem.map, problem.bandwidth, model, X)
     assert 1e-20 < model.ridge <= 10 * final_fit.MAX_HIDDEN_RIDGE
     # the fit under a ridge of at most 1e-5 misses a smooth target by less than its square root
     np.testing.assert_allclose(predicted, np.sin(X), atol=3e-3)

@@ -15,7 +15,7 @@ import unlazy
 from unlazy.core.progress import ProgressDisplay
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import TrainingData
-from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, constants, final_fit
+from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, constants, final_fit, kernel_model
 from unlazy.estimators.feature_search.held_out import SingleSplit, significantly_worse
 from unlazy.estimators.feature_search.progress import TOTAL, FitProgress, expected_work
 from unlazy.estimators.feature_search.stage_checkpoints import Stages
@@ -368,8 +368,8 @@ def test_more_rows_than_the_search_used_rotate_again(x64, few, monkeypatch):
     )
     found = found._replace(best=found.best._replace(rotations=()))
     assert found.best.updates
-    asked, turn = [], final_fit._rotated_metric
-    monkeypatch.setattr(final_fit, "_rotated_metric", lambda *given: asked.append(given[-1]) or turn(*given))
+    asked, turn = [], kernel_model._rotated_metric
+    monkeypatch.setattr(kernel_model, "_rotated_metric", lambda *given: asked.append(given[-1]) or turn(*given))
     final_fit.fit_all_rows(found, TrainingData(X, y[:, None], None), (None, None), 1e-3, jax.random.key(0), False)
     assert asked and set(asked) == {constants.LEADING_SHARE}
 
@@ -425,8 +425,8 @@ def test_a_direction_is_rotated_at_any_ridge(x64, ridge):
     metric = np.outer(v, v) / (v @ v)
     scored = ScoredCandidate((1.0, ridge), 1.0, rows.Y)
     choice = HalvingCandidate(KernelCandidate(Gaussian(1.0), "full"), metric, 1.0, scored, 1, 500, rotations=(0.95,))
-    problem = final_fit.FinalFitProblem(choice, v[None] / np.linalg.norm(v), 2.0, 1e-3, None, False)
-    found = final_fit._rotated_metric(final_fit._fit_exact(problem, rows), problem, rows, 0.95)
+    problem = kernel_model.FinalFitProblem(choice, v[None] / np.linalg.norm(v), 2.0, 1e-3, None, False)
+    found = kernel_model._rotated_metric(final_fit._fit_exact(problem, rows), problem, rows, 0.95)
     before, after = (1 - float(u @ M @ u) / np.trace(M) for M in (metric, found))
     assert before > 0.03 and after < 18.5 * 0.043 / (500 * 0.57)
 

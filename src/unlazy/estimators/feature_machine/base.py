@@ -30,10 +30,10 @@ from unlazy.estimators.feature_search.choices import (
 )
 from unlazy.estimators.feature_search.effort import Effort, find_effort
 from unlazy.estimators.feature_search.ensemble import EnsembleMember, fit_member, unexplained_share
-from unlazy.estimators.feature_search.final_fit import (
+from unlazy.estimators.feature_search.final_fit import fit_all_rows
+from unlazy.estimators.feature_search.kernel_model import (
     FinalFitProblem,
     KernelModel,
-    fit_all_rows,
     mean_squared_gradients,
     predict_rows,
 )

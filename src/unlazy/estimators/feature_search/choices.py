@@ -22,8 +22,8 @@ from unlazy.core.errors import check_positive_integer, did_you_mean
 from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.ensemble import FitFunction, leave_one_out_predictions
-from unlazy.estimators.feature_search.final_fit import KernelModel, predict_rows
 from unlazy.estimators.feature_search.held_out import standardized_difference
+from unlazy.estimators.feature_search.kernel_model import KernelModel, predict_rows
 from unlazy.estimators.feature_search.search import Selected
 from unlazy.estimators.feature_search.trajectory import KernelCandidate
 from unlazy.estimators.named_kernels import unit_kernel
