@@ -184,8 +184,8 @@ FUSED_COST = 1 / 8
 NUMPY_COST = 2
 """Evaluating an entry with NumPy, where inner products and entries pass through memory: in float64, 43 ns instead of
 21 for the Laplace kernel, 125 instead of 65 for an NTK, 25 instead of 16 for the product Laplace kernel."""
-COMPILE_COST = 2**23
-"""Compiling a program for new shapes: one second, or 2^25 entries, amortized over several products."""
+COMPILE_COST = 2**24
+"""Compiling a program for new shapes: 0.8 to 1.4 s of a CPU, or 2^25 entries; half of it if the program was kept."""
 
 
 class Job(NamedTuple):
