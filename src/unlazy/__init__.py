@@ -75,7 +75,11 @@ _WHERE = {
     "load_predictor": "serving.predictor",
     # is my training run lazy?
     "Monitor": "diagnostics.monitor",
+    "ScalingCheck": "diagnostics.scaling.result",
+    "ScalingOptions": "diagnostics.scaling.options",
     "WatchOptions": "diagnostics.options",
+    "check_scaling": "diagnostics.scaling.check",
+    "scaled": "diagnostics.scaling.scaled",
     "watch": "diagnostics.monitor",
     # does feature learning pay on my data?
     "compare": "comparison.compare",
@@ -117,6 +121,10 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.diagnostics.monitor import Monitor as Monitor
     from unlazy.diagnostics.monitor import watch as watch
     from unlazy.diagnostics.options import WatchOptions as WatchOptions
+    from unlazy.diagnostics.scaling.check import check_scaling as check_scaling
+    from unlazy.diagnostics.scaling.options import ScalingOptions as ScalingOptions
+    from unlazy.diagnostics.scaling.result import ScalingCheck as ScalingCheck
+    from unlazy.diagnostics.scaling.scaled import scaled as scaled
     from unlazy.estimators.feature_machine.machines import FeatureMachineClassifier as FeatureMachineClassifier
     from unlazy.estimators.feature_machine.machines import FeatureMachineRegressor as FeatureMachineRegressor
     from unlazy.estimators.gaussian_process import GaussianProcess as GaussianProcess

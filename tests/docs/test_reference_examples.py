@@ -18,7 +18,12 @@ SKIPPED = ("unlazy.cli", "unlazy.lab.experiments")
 """Subpackages without examples."""
 OPTIONAL = {
     "autogluon": ("unlazy.estimators.autogluon",),
-    "torch": ("unlazy.models.torch_", "unlazy.diagnostics.rescaling.torch_module", "unlazy.diagnostics.callbacks"),
+    "torch": (
+        "unlazy.models.torch_",
+        "unlazy.diagnostics.rescaling.torch_module",
+        "unlazy.diagnostics.callbacks",
+        "unlazy.diagnostics.scaling.networks.torch_",
+    ),
     "flax": ("unlazy.diagnostics.rescaling.nnx_module",),
     "lightning": ("unlazy.diagnostics.callbacks.lightning",),
     "transformers": ("unlazy.diagnostics.callbacks.transformers",),

@@ -5,7 +5,7 @@ import time
 import typer
 
 from unlazy._version import VERSION
-from unlazy.cli import check, experiments, play, table_commands, watch
+from unlazy.cli import check, experiments, play, scaling, table_commands, watch
 
 app = typer.Typer(
     name="unlazy", no_args_is_help=True, pretty_exceptions_enable=False,
@@ -15,6 +15,7 @@ app.add_typer(experiments.app)
 app.add_typer(table_commands.app)
 app.add_typer(play.app)
 app.add_typer(watch.app)
+app.add_typer(scaling.app)
 app.add_typer(check.app)
 
 

@@ -1,4 +1,4 @@
-"""Diagnostics of a network in training: lazy or rich, and what to change."""
+"""Diagnostics of networks in training: lazy or rich, and whether rates hold at every width."""
 
 from unlazy._lazy_exports import lazy_exports
 
@@ -10,8 +10,13 @@ _WHERE = {
     "Monitor": "unlazy.diagnostics.monitor",
     "Record": "unlazy.diagnostics.record",
     "Rescaled": "unlazy.diagnostics.rescaling.network",
+    "ScaledFactory": "unlazy.diagnostics.scaling.scaled",
+    "ScalingCheck": "unlazy.diagnostics.scaling.result",
+    "ScalingOptions": "unlazy.diagnostics.scaling.options",
     "Verdict": "unlazy.diagnostics.verdict",
     "WatchOptions": "unlazy.diagnostics.options",
+    "check_scaling": "unlazy.diagnostics.scaling.check",
+    "scaled": "unlazy.diagnostics.scaling.scaled",
     "watch": "unlazy.diagnostics.monitor",
     "write_page": "unlazy.diagnostics.report.page",
 }

@@ -20,7 +20,7 @@ class Entry(NamedTuple):
 
 Rows = OrderedDict[str, Array]
 """Values by layer, in an order that JAX keeps."""
-_INLINED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr",
+INLINED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr",
             "checkpoint": "jaxpr", "remat2": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
             "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr"}  # fmt: skip
 """Primitives that call a program, and their parameter that contains it."""
@@ -106,7 +106,7 @@ def _evaluate(jaxpr: jex.Jaxpr, constants: Sequence, arguments: Sequence[Entry],
     known.update(zip(jaxpr.invars, arguments))
     for equation in jaxpr.eqns:
         operands = [read(atom) for atom in equation.invars]
-        inner = equation.params.get(_INLINED.get(equation.primitive.name, ""))
+        inner = equation.params.get(INLINED.get(equation.primitive.name, ""))
         if inner is not None:
             body, of_body = (inner.jaxpr, inner.consts) if isinstance(inner, jex.ClosedJaxpr) else (inner, ())
             results = _evaluate(body, of_body, operands, found)

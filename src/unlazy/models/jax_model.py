@@ -182,6 +182,11 @@ class JaxModel:
 
     # evaluation
 
+    @property
+    def function(self) -> Callable[[PyTree, PyTree], Array]:
+        """The network as a function of trainable parameters and inputs, for transformations of JAX."""
+        return self._f
+
     def wait(self) -> None:
         jax.block_until_ready(self.params)
 

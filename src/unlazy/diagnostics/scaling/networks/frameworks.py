@@ -1,0 +1,44 @@
+"""Runs and uses of networks, in the framework that they belong to; only that one is imported."""
+
+from collections.abc import Callable
+from typing import Any
+
+from unlazy.diagnostics.scaling.networks.construction import is_torch_module
+from unlazy.diagnostics.scaling.networks.runs import Runs
+from unlazy.diagnostics.scaling.networks.uses import Trace
+from unlazy.diagnostics.scaling.options import ScalingOptions
+
+
+def make_runs(
+    make: Callable[..., Any], optimizer: Any, inputs: Any, targets: Any, options: ScalingOptions, network: object
+) -> Runs:
+    """Runs of the networks of `make`, in the framework of one of them."""
+    if is_torch_module(network):
+        from unlazy.diagnostics.scaling.networks.torch_runs import TorchRuns
+
+        return TorchRuns(make, optimizer, inputs, targets, options)
+    from unlazy.diagnostics.scaling.networks.jax_runs import JaxRuns
+
+    return JaxRuns(make, optimizer, inputs, targets, options)
+
+
+def probe(network: object, inputs: Any) -> tuple[Trace, dict[str, tuple[int, ...]]]:
+    """Uses and shapes of the parameters of one network, without training."""
+    if is_torch_module(network):
+        from unlazy.diagnostics.scaling.networks.torch_runs import probe_torch
+
+        return probe_torch(network, inputs)
+    from unlazy.diagnostics.scaling.networks.jax_runs import probe_jax
+
+    return probe_jax(network, inputs)
+
+
+def multiply(network: Any, factor: Callable[[str], float]) -> Any:
+    """The network with every trainable parameter multiplied by its factor."""
+    if is_torch_module(network):
+        from unlazy.diagnostics.scaling.networks.torch_runs import multiply_parameters
+
+        return multiply_parameters(network, factor)
+    from unlazy.diagnostics.scaling.networks.jax_runs import multiply_leaves
+
+    return multiply_leaves(network, factor)
