@@ -54,11 +54,8 @@ def test_scaled_networks_pass_the_check(factory, kind):
         width = network.layers[0].weight.shape[0]
         return optax.chain(base, factory.scale_updates(network, optimizer=kind, width=width))
 
-    def make(width, key):
-        return factory(width=width, key=key)
-
     options = ScalingOptions(coordinates=False)
-    assert check_scaling(make, (X, y), optimizer=optimizer, widths=WIDTHS, options=options).ok
+    assert check_scaling(factory, (X, y), optimizer=optimizer, widths=WIDTHS, options=options).ok
     assert not check_scaling(mlp, (X, y), optimizer=base, widths=WIDTHS, options=options).ok
 
 
@@ -84,15 +81,12 @@ def test_completep_divides_blocks_by_the_depth():
         sizes = {"width": params["into"].shape[1], "depth": len(params["blocks"])}
         return optax.chain(optax.adam(0.01), factory.scale_updates(network, **sizes))
 
-    def make(width, depth, key):
-        return factory(width=width, depth=depth, key=key)
-
     options = ScalingOptions(seeds=1, coordinates=False)
     sizes = {"widths": WIDTHS, "depths": (2, 16), "options": options}
-    assert check_scaling(make, (X, y), optimizer=optimizer, **sizes).ok
+    assert check_scaling(factory, (X, y), optimizer=optimizer, **sizes).ok
     found = check_scaling(plain, (X, y), optimizer=optax.adam(0.01), **sizes)
     assert {f.axis for f in found.wrong} == {"width", "depth"}
-    key, (A, B) = jax.random.key(0), make(16, 8, jax.random.key(0))[1]["blocks"][3]
+    key, (A, B) = jax.random.key(0), factory(width=16, depth=8, key=jax.random.key(0))[1]["blocks"][3]
     A_0, B_0 = plain(16, 8, key)[1]["blocks"][3]
     np.testing.assert_allclose(A, A_0)
     np.testing.assert_allclose(B, B_0 / 4, rtol=1e-6)  # 2 of 8 blocks
@@ -140,5 +134,9 @@ def test_wrong_use_gets_one_sentence(factory):
         scaled(mlp, X[:4], base=16, roles={"nobody": "hidden"})
     with pytest.raises(ValueError, match="unknown optimizer 'lion'"):
         factory.multiplier("layers.1.weight", "lion", width=64)
+    with pytest.raises(ValueError, match=r"'layers.2.weight' is no parameter.*pass base_depth"):
+        scaled(lambda width, key: eqx.nn.MLP(5, 1, width, 1, key=key), X[:4]).multiplier(
+            "layers.2.weight", "adam", width=64
+        )
     with pytest.raises(ValueError, match=r"'layers\.9\.weight' is no parameter"):
         factory.multiplier("layers.9.weight", "adam", width=64)

@@ -198,7 +198,24 @@ def test_texts_of_findings():
     assert said(quantity="attention")[0] == "Unstable: the logits of the attention in a grow like n^0.5."
     assert said(excess=Slope(-1.0, 0.0)) == (
         "Lazy: a stops moving like n^-1.",
-        "a: multiply its learning rate by (n/64)^1.",
+        "a: multiply its learning rate by (n/64).",
     )
-    assert said(axis="depth")[1] == "a: multiply its learning rate by L^-0.5."
+    assert said(excess=Slope(0.3, 0.0))[0] == "Unstable: the update of a grows like n^0.25."
+    deep = ScalingCheck((64, 512), (Finding("a", "rate", "block", Slope(0.5, 0.0), True, "depth"),), (), False, (4, 16))
+    assert deep.advice() == ["a: multiply its learning rate by (L/4)^-0.5."]
     assert said(quantity="initialization", role="readout")[0] == "Unstable: the initial output of a is n^0.5 too large."
+
+
+@pytest.mark.parametrize("fixed", [6, 10, 17, 31])
+def test_constant_sizes_do_not_grow(fixed):
+    """A least-squares slope of a constant is zero only up to rounding."""
+    make = lambda width, key: eqx.nn.MLP(fixed, fixed, width, 1, use_bias=False, key=key)  # noqa: E731
+    X = np.random.default_rng(0).normal(size=(32, fixed)).astype("float32")
+    found = check_scaling(make, (X, X), optimizer=optax.sgd(0.01), widths=(8, 16, 32), options=PLAIN)
+    assert {f.name: f.role for f in found.findings} == {"layers.0.weight": "input", "layers.1.weight": "readout"}
+
+
+def test_targets_must_fit_the_outputs():
+    X, _ = data()
+    with pytest.raises(ValueError, match=r"returns \(32, 1\) and the targets are \(32, 3\): pass integers for classes"):
+        check_scaling(maker(), (X, np.ones((32, 3))), optimizer=optax.sgd(0.1), widths=WIDTHS, options=PLAIN)

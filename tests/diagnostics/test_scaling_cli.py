@@ -45,6 +45,7 @@ def test_verdict_files_and_exit_status(tmp_path):
     ("target", "message"),
     [
         ("factory.py:nothing", "must return (make, data, optimizer), got int"),
+        ("factory.py:make", "must be a function without arguments"),
         ("factory.py:nobody", "has no function 'nobody'"),
         ("nofile.py:wrong", "there is no file nofile.py"),
         ("no_such_module:wrong", "there is no module no_such_module"),

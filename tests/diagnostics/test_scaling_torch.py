@@ -86,7 +86,7 @@ def test_growing_axes_are_right_or_refused():
         if not case.name.startswith("torch"):
             continue
         torch.manual_seed(0)
-        seen = [probe(case.make(n), case.inputs()) for n in (8, 24)]
+        seen = probe([case.make(n) for n in (8, 24)], case.inputs())
         traces = merge([trace for trace, _ in seen])
         for name, truth in case.truth.items():
             uses = [[u for u in trace.uses if name in u.parameters] for trace in traces]
@@ -162,3 +162,40 @@ def test_operations_in_place_are_measured_like_others():
         [(u.name, u.kind, u.gain, u.contribution) for u in traced(Gate(way), X)[0].uses] for way in (True, False)
     )
     assert one == two and [name for name, *_ in one] == ["gain", "bias"]
+
+
+class Deep(nn.Module):
+    """Residual blocks whose last map has a bias."""
+
+    def __init__(self, width, depth):
+        super().__init__()
+        self.width, self.depth = width, depth
+        self.into, self.out = nn.Linear(5, width), nn.Linear(width, 1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width)) for _ in range(depth)
+        )
+
+    def forward(self, x):
+        h = self.into(x)
+        for block in self.blocks:
+            h = h + block(h)
+        return self.out(h)
+
+
+def test_completep_with_biases():
+    X = torch.randn(32, 5, generator=torch.Generator().manual_seed(0))
+    factory = scaled(Deep, X[:4], base=32, base_depth=2, rule="completep")
+
+    def optimizer(network):
+        return torch.optim.Adam(factory.groups(network, 0.01, width=network.width, depth=network.depth))
+
+    data, sizes = (X, torch.sin(2 * X[:, :1])), {"widths": (32, 256), "depths": (2, 16), "options": PLAIN}
+    assert check_scaling(factory, data, optimizer=optimizer, **sizes).ok
+    found = check_scaling(Deep, data, optimizer=lambda n: torch.optim.Adam(n.parameters(), 0.01), **sizes)
+    assert {f.axis for f in found.wrong} == {"width", "depth"}
+
+
+def test_an_optimizer_class_gets_one_sentence():
+    X = torch.randn(8, 5)
+    with pytest.raises(ValueError, match="optimizer must be a function of the network"):
+        check_scaling(Read, (X, X[:, :1]), optimizer=torch.optim.Adam)

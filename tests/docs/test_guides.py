@@ -11,12 +11,12 @@ PAGES = [
     "guides/how_to_add_a_solver", "guides/how_to_add_a_task", "guides/how_to_add_an_estimator",
     "guides/how_to_add_an_experiment", "guides/use_compare", "guides/use_the_feature_machine",
     "guides/use_solve", "guides/several_devices", "guides/check_your_machine", "guides/use_the_lab",
-    "guides/use_images", "guides/watch_a_run",
+    "guides/use_images", "guides/watch_a_run", "guides/check_scaling",
     "cookbook/student", "cookbook/practitioner", "cookbook/much_data", "cookbook/theorist",
 ]  # fmt: skip
 
 
-NEEDED = {"guides/watch_a_run": "torch"}
+NEEDED = {"guides/watch_a_run": "torch", "guides/check_scaling": "torch"}
 """Optional packages that the snippets of a page import."""
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,9 @@ def _load(target: str) -> tuple[Callable[..., Any], tuple[Any, Any], Any]:
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"{where} has no function {name!r}")
+    if any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+           for p in inspect.signature(function).parameters.values()):  # fmt: skip
+        raise ValueError(f"{target} must be a function without arguments that returns (make, data, optimizer)")
     found = function()
     if not isinstance(found, tuple | list) or len(found) != 3:
         raise ValueError(f"{target} must return (make, data, optimizer), got {type(found).__name__}")

@@ -101,7 +101,8 @@ def check_scaling(
         deep = [runs.run(seed, width=widths[0], depth=n) for n in sizes for seed in range(options.seeds)]
         findings += find_in_depth([run.measured for run in deep])
     coordinates = [_coordinates(run) for run in found] if options.coordinates else []
-    return ScalingCheck(tuple(widths), tuple(findings), tuple(coordinates), all(linear.values()))
+    deep_sizes = () if depths is None else tuple(_sizes("depths", depths))
+    return ScalingCheck(tuple(widths), tuple(findings), tuple(coordinates), all(linear.values()), deep_sizes)
 
 
 def _sizes(name: str, given: Sequence[int]) -> list[int]:
@@ -145,8 +146,8 @@ def _compare_runs(found: Sequence[Run]) -> None:
         one, two = ([(use.parameters, use.kind) for use in m.trace.uses] for m in (first, run.measured))
         if one != two or len(first.trace.attention) != len(run.measured.trace.attention):
             raise ValueError(
-                f"the network computes something else at width {run.measured.sizes['width']} than at "
-                f"{first.sizes['width']}: make must return networks of one structure"
+                f"the network of width {run.measured.sizes['width']} computes something else than the first one of "
+                f"width {first.sizes['width']}: its structure must not depend on width, data or random numbers"
             )
 
 

@@ -23,7 +23,7 @@ def find_in_depth(runs: Sequence[Measured]) -> list[Finding]:
     found = []
     for name in repeated:
         groups = [uses[name] for uses in blocks]
-        if groups[0][0].is_branch and groups[0][0].kind == "matrix":
+        if groups[0][0].is_branch:
             # outputs of blocks are independent at the start, their changes are not
             start = [sum(use.gain**2 for use in group) ** 0.5 for group in groups]
             change = [sum(use.contribution for use in group) for group in groups]
@@ -36,9 +36,8 @@ def find_in_depth(runs: Sequence[Measured]) -> list[Finding]:
 
 def _relative_change(use: Use) -> float:
     """Change of a block by one of its parameters, without the factor of its branch, which may be part of a weight."""
-    if use.is_branch and use.kind == "matrix" and use.frobenius_gain > 0:
-        return use.contribution / use.frobenius_gain
-    return use.contribution / use.multiplier
+    size = use.frobenius_gain if use.kind == "matrix" else use.gain
+    return use.contribution / (size if use.is_branch and size > 0 else use.multiplier)
 
 
 def _finding(

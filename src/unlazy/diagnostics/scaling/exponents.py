@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from unlazy.diagnostics.scaling.rules import Finding
+from unlazy.diagnostics.scaling.rules import LIMITS, Finding
 from unlazy.diagnostics.scaling.texts import describe, label, remedy
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class Exponents:
         Sizes of layers in every run.
     linear : bool
         Whether the optimizer's changes are proportional to the gradient.
+    depths : tuple of int
+        Depths that were trained.
 
     """
 
@@ -64,6 +66,7 @@ class Exponents:
     findings: tuple[Finding, ...]
     coordinates: tuple[Coordinates, ...]
     linear: bool
+    depths: tuple[int, ...] = ()
 
     @property
     def wrong(self) -> tuple[Finding, ...]:
@@ -79,12 +82,14 @@ class Exponents:
     def verdict(self) -> str:
         """One sentence."""
         if self.ok:
-            return f"Feature learning at every width from {self.widths[0]} to {self.widths[-1]}."
+            deep = f" and every depth from {self.depths[0]} to {self.depths[-1]}" if self.depths else ""
+            return f"Feature learning at every width from {self.widths[0]} to {self.widths[-1]}{deep}."
         return f"{describe(self.wrong[0])}."
 
     def advice(self) -> list[str]:
         """What to change, one sentence for each exponent that is wrong."""
-        return [f"{remedy(finding, self.widths[0])}." for finding in self.wrong]
+        bases = {"width": self.widths[:1], "depth": self.depths[:1]}
+        return [f"{remedy(finding, bases[finding.axis][0])}." for finding in self.wrong]
 
     def frame(self) -> "pd.DataFrame":
         """One row per exponent.
@@ -107,7 +112,7 @@ class Exponents:
             for f in self.findings
         ]
         return _finite(
-            {**found, "widths": list(self.widths), "linear": self.linear, "findings": rows,
+            {**found, "widths": list(self.widths), "depths": list(self.depths), "linear": self.linear, "findings": rows,
              "coordinates": [asdict(c) for c in self.coordinates]}
         )  # fmt: skip
 
@@ -120,7 +125,8 @@ class Exponents:
         lines += ["", f"{'parameter':<{wide}}  {'measured':<21} {'role':<9} exponent (right: 0)"]
         for f in shown:
             error = f" ± {f.excess.error:.2f}" if math.isfinite(f.excess.error) else ""
-            mark = "  wrong" if f.wrong else ""
+            smaller = abs(f.excess.value) > LIMITS[f.quantity] and not f.wrong
+            mark = "  wrong" if f.wrong else "  (may be smaller)" if smaller else ""
             lines.append(f"{f.name:<{wide}}  {label(f):<21} {f.role:<9} {f.excess.value:+.2f}{error}{mark}")
         return "\n".join(lines)
 

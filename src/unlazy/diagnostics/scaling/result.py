@@ -26,6 +26,8 @@ class ScalingCheck(Exponents):
         Sizes of layers in every run.
     linear : bool
         Whether the optimizer's changes are proportional to the gradient.
+    depths : tuple of int
+        Depths that were trained.
 
     Examples
     --------

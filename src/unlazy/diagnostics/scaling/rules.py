@@ -15,6 +15,8 @@ from unlazy.diagnostics.scaling.slopes import Slope, fit_slope, smaller
 Quantity: TypeAlias = Literal["initialization", "rate", "attention"]
 LIMITS: dict[Quantity, float] = {"initialization": 0.15, "rate": 0.3, "attention": 0.2}
 """Exponents beyond these are errors. Finite widths and few seeds bias correct ones by less."""
+CONSTANT = 0.1
+"""Sizes with a smaller exponent do not grow."""
 READOUT = -0.5
 """Largest right exponent of a readout's initial output."""
 
@@ -112,7 +114,9 @@ def growth_of(widths: Sequence[int], uses: Sequence[Use]) -> Growth:
     def exponent(name: str) -> float:
         return fit_slope(widths, [getattr(use, name) for use in uses]).value
 
-    fan_in, fan_out, features = (exponent(name) for name in ("fan_in", "fan_out", "features"))
+    # a constant size has an exponent of 0 up to rounding
+    sizes = (exponent(name) for name in ("fan_in", "fan_out", "features"))
+    fan_in, fan_out, features = (0.0 if abs(size) < CONSTANT else size for size in sizes)
     kind = uses[0].kind
     if kind == "matrix":
         roles = {(True, True): "hidden", (False, True): "input", (True, False): "readout", (False, False): "fixed"}

@@ -1,6 +1,8 @@
 """`unlazy.scaled`: the initialization and the rates of a network at every width, from those at one width."""
 
+import inspect
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -88,7 +90,7 @@ def scaled(
         raise ValueError("the rule 'completep' needs base_depth, and 'mup' has none")
     fixed = {} if base_depth is None else {"depth": check_positive_integer("base_depth", base_depth)}
     widths = [base] * SEEDS + [FAR * base] * SEEDS
-    seen = [probe(build(make, {"width": n, **fixed}, i % SEEDS), inputs) for i, n in enumerate(widths)]
+    seen = probe([build(make, {"width": n, **fixed}, i % SEEDS) for i, n in enumerate(widths)], inputs)
     traces = merge([trace for trace, _ in seen])
     axes = axes_of(widths, traces, [shapes for _, shapes in seen], roles)
     for i, attention in enumerate(traces[0].attention):
@@ -102,7 +104,7 @@ def scaled(
             )
     blocks = None
     if base_depth is not None:
-        deep = probe(build(make, {"width": base, "depth": 2 * base_depth}), inputs)[1]
+        ((_, deep),) = probe([build(make, {"width": base, "depth": 2 * base_depth})], inputs)
         blocks = _block_prefixes(seen[0][1], deep)
     return ScaledFactory(make, axes, base, base_depth, blocks)
 
@@ -116,6 +118,7 @@ class ScaledFactory:
     ) -> None:  # fmt: skip
         self._make, self._base, self._base_depth, self._blocks = make, base, base_depth, blocks
         self.axes = dict(axes)
+        self.__signature__ = inspect.signature(make)  # `check_scaling` passes a key if make takes one
 
     def __call__(self, *, width: int, depth: int | None = None, **random: Any) -> Any:
         """Make a network with scaled initial values.
@@ -241,7 +244,8 @@ class ScaledFactory:
         block = self._block_of(name)
         axes = self.axes.get(name if block is None else self._at_base(name, block))
         if axes is None:
-            raise ValueError(f"{name!r} is no parameter of the network of width {self._base}")
+            remedy = "" if self._base_depth else "; for other depths pass base_depth and the rule 'completep'"
+            raise ValueError(f"{name!r} is no parameter of the network of width {self._base}{remedy}")
         factor = (width / self._base) ** _exponents(axes)[what]
         if block is not None and depth is not None and self._base_depth is not None:
             factor *= (depth / self._base_depth) ** _depth_exponents(axes)[what]
@@ -249,17 +253,20 @@ class ScaledFactory:
 
     def _block_of(self, name: str) -> str | None:
         """The list of blocks that a parameter belongs to."""
-        found = [prefix for prefix in self._blocks or () if name.startswith(f"{prefix}.")]
-        return found[0] if found else None
+        for prefix in self._blocks or ():
+            start = f"{prefix}." if prefix else ""
+            if name.startswith(start) and name[len(start) :].partition(".")[0].isdigit():
+                return prefix
+        return None
 
     def _at_base(self, name: str, block: str) -> str:
         """The parameter at the base depth that corresponds to one in a deeper network."""
         if name in self.axes:
             return name
-        rest = name[len(block) + 1 :].partition(".")[2]
-        return next(
-            (known for known in self.axes if known.startswith(f"{block}.") and known.endswith(f".{rest}")), name
-        )
+        start = f"{block}." if block else ""
+        rest = name[len(start) :].partition(".")[2]
+        pattern = re.compile(rf"{re.escape(start)}\d+\.{re.escape(rest)}")
+        return next((known for known in self.axes if pattern.fullmatch(known)), name)
 
 
 def _exponents(axes: Axes) -> dict[str, float]:

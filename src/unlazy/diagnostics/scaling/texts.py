@@ -1,5 +1,7 @@
 """Sentences about exponents."""
 
+import math
+
 from unlazy.diagnostics.scaling.rules import Finding
 
 
@@ -9,31 +11,36 @@ def label(finding: Finding) -> str:
 
 
 def rounded(value: float) -> float:
-    """The nearest multiple of 1/4, which exponents of scaling rules are."""
-    return round(4 * value) / 4
+    """The nearest multiple of 1/2, which exponents of scaling rules are; of 1/4 for small ones."""
+    return math.copysign(math.floor(2 * abs(value) + 0.5) / 2, value) if abs(value) > 0.375 else round(4 * value) / 4
+
+
+def power(symbol: str, exponent: float) -> str:
+    """A power, without an exponent of 1."""
+    return symbol if exponent == 1 else f"{symbol}^{exponent:g}"
 
 
 def describe(finding: Finding) -> str:
     """What an exponent beyond its limit does."""
-    n, e = ("n" if finding.axis == "width" else "L"), f"{rounded(finding.excess.value):+g}".lstrip("+")
-    up = finding.excess.value > 0
+    up, exponent = finding.excess.value > 0, rounded(finding.excess.value)
+    size = power("n" if finding.axis == "width" else "L", exponent)
     if finding.quantity == "attention":
         change = "Unstable: the logits of {} grow like {}" if up else "Vanishing: the logits of {} shrink like {}"
-        return change.format(f"the attention in {finding.name or 'the network'}", f"{n}^{e}")
+        return change.format(f"the attention in {finding.name or 'the network'}", size)
     if finding.quantity == "initialization":
-        return f"{'Unstable' if up else 'Vanishing'}: the initial output of {finding.name} " + (
-            f"{'grows' if up else 'shrinks'} like {n}^{e}" if finding.role != "readout" else
-            f"is {n}^{e} too {'large' if up else 'small'}"
-        )  # fmt: skip
+        if finding.role == "readout":
+            return f"Unstable: the initial output of {finding.name} is {size} too large"
+        change = "Unstable: the initial output of {} grows like {}"
+        return (change if up else "Vanishing: the initial output of {} shrinks like {}").format(finding.name, size)
     if up:
-        return f"Unstable: the update of {finding.name} grows like {n}^{e}"
-    return f"Lazy: {finding.name} stops moving like {n}^{e}"
+        return f"Unstable: the update of {finding.name} grows like {size}"
+    return f"Lazy: {finding.name} stops moving like {size}"
 
 
 def remedy(finding: Finding, base: int) -> str:
-    """The multiplier that mends an exponent."""
-    n, e = ("n" if finding.axis == "width" else "L"), f"{-rounded(finding.excess.value):g}"
-    where = f"({n}/{base})^{e}" if finding.axis == "width" else f"{n}^{e}"
+    """The multiplier that mends an exponent, 1 at the base size."""
+    symbol = "n" if finding.axis == "width" else "L"
+    where = power(f"({symbol}/{base})", -rounded(finding.excess.value))
     if finding.quantity == "attention":
         return f"{finding.name or 'attention'}: divide q·k by the dimension of a head (now: multiply it by {where})"
     if finding.quantity == "initialization":

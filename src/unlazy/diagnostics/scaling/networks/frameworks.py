@@ -1,6 +1,6 @@
 """Runs and uses of networks, in the framework that they belong to; only that one is imported."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from unlazy.diagnostics.scaling.networks.construction import is_torch_module
@@ -22,15 +22,15 @@ def make_runs(
     return JaxRuns(make, optimizer, inputs, targets, options)
 
 
-def probe(network: object, inputs: Any) -> tuple[Trace, dict[str, tuple[int, ...]]]:
-    """Uses and shapes of the parameters of one network, without training."""
-    if is_torch_module(network):
+def probe(networks: Sequence[Any], inputs: Any) -> list[tuple[Trace, dict[str, tuple[int, ...]]]]:
+    """Uses and shapes of the parameters of each network, without training."""
+    if is_torch_module(networks[0]):
         from unlazy.diagnostics.scaling.networks.torch_runs import probe_torch
 
-        return probe_torch(network, inputs)
+        return [probe_torch(network, inputs) for network in networks]
     from unlazy.diagnostics.scaling.networks.jax_runs import probe_jax
 
-    return probe_jax(network, inputs)
+    return probe_jax(networks, inputs)
 
 
 def multiply(network: Any, factor: Callable[[str], float]) -> Any:

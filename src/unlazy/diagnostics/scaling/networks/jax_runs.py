@@ -1,17 +1,18 @@
 """Short training runs of JAX networks at several sizes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from unlazy.diagnostics.scaling.networks.construction import build
 from unlazy.diagnostics.scaling.networks.jax_trace import JaxTracing, parameter_names
-from unlazy.diagnostics.scaling.networks.runs import LESS, LINEAR, Run, check_losses
+from unlazy.diagnostics.scaling.networks.runs import LESS, LINEAR, Run, check_losses, check_targets
 from unlazy.diagnostics.scaling.networks.uses import Trace
 from unlazy.diagnostics.scaling.options import ScalingOptions
 from unlazy.diagnostics.scaling.rules import Measured
@@ -148,20 +149,32 @@ def _usual_loss(targets: Any) -> Loss:
         return lambda outputs, y: optax.softmax_cross_entropy_with_integer_labels(
             outputs.reshape(-1, outputs.shape[-1]), y.ravel()
         ).mean()
-    return lambda outputs, y: jnp.mean((outputs - y.reshape(outputs.shape)) ** 2)
+    return _squared_error
 
 
-def probe_jax(network: Any, inputs: Any) -> tuple[Trace, dict[str, tuple[int, ...]]]:
-    """Uses and shapes of a network, see `torch_runs.probe_torch`."""
-    model = as_model(network)
-    assert isinstance(model, JaxModel)
-    params, X = model.params, _as_arrays(inputs)
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(0), len(leaves))
-    moved = [leaf + jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves)]
-    trace = JaxTracing(model, params, X)(params, jax.tree.unflatten(structure, moved))
-    names = jax.tree.leaves(parameter_names(params))
-    return trace, {name: tuple(leaf.shape) for name, leaf in zip(names, leaves)}
+def _squared_error(outputs: Array, y: Array) -> Array:
+    check_targets(outputs.shape, y.shape)
+    return jnp.mean((outputs - y.reshape(outputs.shape)) ** 2)
+
+
+def probe_jax(networks: Sequence[Any], inputs: Any) -> list[tuple[Trace, dict[str, tuple[int, ...]]]]:
+    """Uses and shapes of each network, see `torch_runs.probe_torch`; those of one size share a program."""
+    X, found = _as_arrays(inputs), []
+    programs: dict[tuple, JaxTracing] = {}
+    for network in networks:
+        model = as_model(network)
+        assert isinstance(model, JaxModel)
+        params = model.params
+        leaves, structure = jax.tree.flatten(params)
+        names = jax.tree.leaves(parameter_names(params))
+        shapes = {name: tuple(leaf.shape) for name, leaf in zip(names, leaves)}
+        size = tuple(shapes.items())
+        if size not in programs:
+            programs[size] = JaxTracing(model, params, X)
+        random = np.random.default_rng(0)
+        moved = [leaf + random.standard_normal(leaf.shape).astype(leaf.dtype) for leaf in leaves]
+        found.append((programs[size](params, jax.tree.unflatten(structure, moved)), shapes))
+    return found
 
 
 def multiply_leaves(network: Any, factor: Callable[[str], float]) -> Any:

@@ -44,6 +44,15 @@ def check_losses(losses: Sequence[float], sizes: Mapping[str, int]) -> None:
         raise ValueError(f"training diverges at {where} (losses {shown}): use a smaller learning rate")
 
 
+def check_targets(outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
+    """Raise ValueError if outputs and targets of the mean squared error do not match."""
+    if math.prod(outputs) != math.prod(targets):
+        raise ValueError(
+            f"the network returns {tuple(outputs)} and the targets are {tuple(targets)}: pass integers for classes, or "
+            "a loss in options"
+        )
+
+
 @runtime_checkable
 class Runs(Protocol):
     """How networks of one framework are built and trained."""

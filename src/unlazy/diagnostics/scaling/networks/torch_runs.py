@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from unlazy.diagnostics.scaling.networks.construction import build, is_torch_module
-from unlazy.diagnostics.scaling.networks.runs import LESS, LINEAR, Run, check_losses
+from unlazy.diagnostics.scaling.networks.runs import LESS, LINEAR, Run, check_losses, check_targets
 from unlazy.diagnostics.scaling.networks.torch_trace import trace_torch
 from unlazy.diagnostics.scaling.networks.uses import Trace
 from unlazy.diagnostics.scaling.options import ScalingOptions
@@ -39,6 +39,11 @@ class TorchRuns:
         self, make: Callable[..., nn.Module], optimizer: Callable[[nn.Module], torch.optim.Optimizer], inputs: Any,
         targets: Any, options: ScalingOptions,
     ) -> None:  # fmt: skip
+        if not callable(optimizer) or isinstance(optimizer, type):
+            raise ValueError(
+                "optimizer must be a function of the network that returns an optimizer, for example "
+                "lambda network: torch.optim.Adam(network.parameters(), lr=1e-3)"
+            )
         self._make, self._optimizer, self._options = make, optimizer, options
         self._inputs, self._targets = _as_tensors(inputs), _as_tensors(targets)
         self._loss = options.loss or _usual_loss(self._targets)
@@ -120,7 +125,12 @@ class _Steps(NamedTuple):
 def _usual_loss(targets: Any) -> Loss:
     if isinstance(targets, torch.Tensor) and not targets.is_floating_point():
         return lambda outputs, y: nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), y.reshape(-1))
-    return lambda outputs, y: nn.functional.mse_loss(outputs, y.reshape(outputs.shape))
+    return _squared_error
+
+
+def _squared_error(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    check_targets(outputs.shape, y.shape)
+    return nn.functional.mse_loss(outputs, y.reshape(outputs.shape))
 
 
 def _as_tensors(values: Any) -> Any:
