@@ -111,7 +111,7 @@ ESTIMATORS = {
 WITHOUT = {
     "MLP", "precision", "load", "load_predictor", "save", "Comparison", "Direct", "PreconditionedCG", "NystromCG",
     "Askotch", "EigenPro", "Richardson", "SolveOptions", "StudyOptions", "TableOptions", "Progress", "check_device",
-    "watch", "Monitor", "WatchOptions", "check_scaling", "scaled", "ScalingCheck", "ScalingOptions",
+    "watch", "Monitor", "WatchOptions", "check_scaling", "scaled", "ScalingCheck", "ScalingOptions", "sweep_rates",
 }  # fmt: skip
 """Descriptions, settings, files and results: no points come in. `watch` hands its inputs to the network."""
 OF_TABLES = {"compare"}

@@ -80,6 +80,7 @@ _WHERE = {
     "WatchOptions": "diagnostics.options",
     "check_scaling": "diagnostics.scaling.check",
     "scaled": "diagnostics.scaling.scaled",
+    "sweep_rates": "diagnostics.scaling.sweep",
     "watch": "diagnostics.monitor",
     # does feature learning pay on my data?
     "compare": "comparison.compare",
@@ -125,6 +126,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.diagnostics.scaling.options import ScalingOptions as ScalingOptions
     from unlazy.diagnostics.scaling.result import ScalingCheck as ScalingCheck
     from unlazy.diagnostics.scaling.scaled import scaled as scaled
+    from unlazy.diagnostics.scaling.sweep import sweep_rates as sweep_rates
     from unlazy.estimators.feature_machine.machines import FeatureMachineClassifier as FeatureMachineClassifier
     from unlazy.estimators.feature_machine.machines import FeatureMachineRegressor as FeatureMachineRegressor
     from unlazy.estimators.gaussian_process import GaussianProcess as GaussianProcess

@@ -9,6 +9,7 @@ _WHERE = {
     "LayerCheck": "unlazy.diagnostics.record",
     "Monitor": "unlazy.diagnostics.monitor",
     "Record": "unlazy.diagnostics.record",
+    "RateSweep": "unlazy.diagnostics.scaling.sweep",
     "Rescaled": "unlazy.diagnostics.rescaling.network",
     "ScaledFactory": "unlazy.diagnostics.scaling.scaled",
     "ScalingCheck": "unlazy.diagnostics.scaling.result",
@@ -17,6 +18,7 @@ _WHERE = {
     "WatchOptions": "unlazy.diagnostics.options",
     "check_scaling": "unlazy.diagnostics.scaling.check",
     "scaled": "unlazy.diagnostics.scaling.scaled",
+    "sweep_rates": "unlazy.diagnostics.scaling.sweep",
     "watch": "unlazy.diagnostics.monitor",
     "write_page": "unlazy.diagnostics.report.page",
 }

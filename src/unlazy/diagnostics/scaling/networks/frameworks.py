@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from unlazy.diagnostics.scaling.networks.construction import is_torch_module
-from unlazy.diagnostics.scaling.networks.runs import Runs
+from unlazy.diagnostics.scaling.networks.runs import Runs, Trainer
 from unlazy.diagnostics.scaling.networks.uses import Trace
 from unlazy.diagnostics.scaling.options import ScalingOptions
 
@@ -20,6 +20,19 @@ def make_runs(
     from unlazy.diagnostics.scaling.networks.jax_runs import JaxRuns
 
     return JaxRuns(make, optimizer, inputs, targets, options)
+
+
+def make_trainer(
+    make: Callable[..., Any], optimizer: Any, inputs: Any, targets: Any, options: ScalingOptions, network: object
+) -> Trainer:
+    """The same for training at several rates: ``optimizer(network, rate)``."""
+    if is_torch_module(network):
+        from unlazy.diagnostics.scaling.networks.torch_runs import TorchTrainer
+
+        return TorchTrainer(make, optimizer, inputs, targets, options)
+    from unlazy.diagnostics.scaling.networks.jax_runs import JaxTrainer
+
+    return JaxTrainer(make, optimizer, inputs, targets, options)
 
 
 def probe(networks: Sequence[Any], inputs: Any) -> list[tuple[Trace, dict[str, tuple[int, ...]]]]:

@@ -128,6 +128,51 @@ class _Steps(NamedTuple):
     rates: Array
 
 
+class JaxTrainer:
+    """Training at a given rate; `optimizer` takes the network and the rate, which is traced."""
+
+    def __init__(
+        self, make: Callable[..., Any], optimizer: Callable[[Any, Any], optax.GradientTransformation], inputs: Any,
+        targets: Any, options: ScalingOptions,
+    ) -> None:  # fmt: skip
+        self._make, self._optimizer, self._options = make, optimizer, options
+        self._inputs, self._targets = _as_arrays(inputs), _as_arrays(targets)
+        self._loss = options.loss or _usual_loss(self._targets)
+        self._programs: dict[tuple, Callable] = {}
+
+    def final_loss(self, seed: int, rate: float, steps: int, **sizes: int) -> float:
+        """Loss after some steps; not finite if training diverged."""
+        network = build(self._make, sizes, seed)
+        model = as_model(network, output=self._options.output)
+        assert isinstance(model, JaxModel)
+        place = (steps, *sorted(sizes.items()))
+        if place not in self._programs:
+            self._programs[place] = self._compiled(model, network, steps)
+        return float(self._programs[place](model.params, rate))
+
+    def _compiled(self, model: JaxModel, network: Any, steps: int) -> Callable:
+        """Training as one program for all rates and seeds."""
+        f, X, y = model.function, self._inputs, self._targets
+
+        @jax.jit
+        def run(theta: PyTree, rate: Float[ArrayLike, ""]) -> Array:
+            initial = f(theta, X) if self._options.centered else 0.0
+            optimizer = self._optimizer(network, jnp.asarray(rate))
+
+            def loss(theta: PyTree) -> Array:
+                return self._loss(f(theta, X) - initial, y)
+
+            def step(carry: tuple, _: None) -> tuple[tuple, None]:
+                theta, state = carry
+                update, state = optimizer.update(jax.grad(loss)(theta), state, theta)
+                return (optax.apply_updates(theta, update), state), None
+
+            (trained, _), _ = jax.lax.scan(step, (theta, optimizer.init(theta)), length=steps)
+            return loss(trained)
+
+        return run
+
+
 class _Program(NamedTuple):
     """What is compiled for one size, and the first network of that size."""
 

@@ -68,3 +68,12 @@ class Runs(Protocol):
     def linear(self, seed: int, **sizes: int) -> dict[str, bool]:
         """Whether the change of each parameter is proportional to the loss, as with SGD."""
         ...
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """Training at a given learning rate."""
+
+    def final_loss(self, seed: int, rate: float, steps: int, **sizes: int) -> float:
+        """Loss after some steps; not finite if training diverged."""
+        ...

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +73,10 @@ class TorchRuns:
         measured = Measured(sizes, trace_torch(network, after, inputs), steps.rates)
         return Run(measured, steps.losses, model, start, steps.trained, inputs)
 
+    def train(self, seed: int, **sizes: int) -> list[float]:
+        """Train alone; losses before each step."""
+        return self._train(seed, 1.0, **sizes).losses
+
     def linear(self, seed: int, **sizes: int) -> dict[str, bool]:
         """Whether the change of each parameter is proportional to the loss, as with SGD."""
         whole, quarter = (self._train(seed, scale, **sizes).updates for scale in (1.0, LESS))
@@ -110,6 +115,23 @@ class TorchRuns:
         else:
             found = network(*inputs) if isinstance(inputs, tuple) else network(inputs)
         return select_output(found, self._options.output, torch.is_tensor, type(unwrap(network)).__name__)  # type: ignore[return-value]
+
+
+class TorchTrainer:
+    """Training at a given rate; `optimizer` takes the network and the rate, see `TorchRuns` for the others."""
+
+    def __init__(
+        self, make: Callable[..., nn.Module], optimizer: Callable[[nn.Module, float], torch.optim.Optimizer],
+        inputs: Any, targets: Any, options: ScalingOptions,
+    ) -> None:  # fmt: skip
+        self._given, self._optimizer, self._options = (make, inputs, targets), optimizer, options
+
+    def final_loss(self, seed: int, rate: float, steps: int, **sizes: int) -> float:
+        """Loss after some steps; not finite if training diverged."""
+        make, inputs, targets = self._given
+        options = replace(self._options, steps=steps + 1)  # the last loss is that after all others
+        runs = TorchRuns(make, lambda network: self._optimizer(network, rate), inputs, targets, options)
+        return runs.train(seed, **sizes)[-1]
 
 
 class _Steps(NamedTuple):
