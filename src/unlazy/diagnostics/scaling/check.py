@@ -26,7 +26,7 @@ def check_scaling(
     make: Callable[..., Any],
     data: tuple[Any, Any],
     *,
-    optimizer: Callable[[Any], Any],
+    optimizer: object,
     widths: Sequence[int] = WIDTHS,
     depths: Sequence[int] | None = None,
     options: ScalingOptions | None = None,

@@ -32,7 +32,7 @@ def build(make: Callable[..., Any], sizes: Mapping[str, int], random: int | Mapp
     torch = sys.modules.get("torch")
     if torch is None:
         return make(**sizes)
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    devices = range(len(torch.cuda.default_generators))  # none before CUDA is initialized
     with torch.random.fork_rng(devices=list(devices)):
         torch.manual_seed(random)
         return make(**sizes)

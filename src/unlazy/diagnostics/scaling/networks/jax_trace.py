@@ -14,6 +14,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from unlazy.core.arrays import dot
 from unlazy.diagnostics.scaling.networks.uses import (
     AttentionUse,
     Pending,
@@ -323,7 +324,7 @@ def _matrices(equation: jex.JaxprEqn, place: int) -> Callable[[Array], Array] | 
 def _spectral_norm(M: Array) -> Array:
     """Largest singular value, from the smaller Gram matrix."""
     T = jnp.swapaxes(M, -1, -2)
-    G = T @ M if M.shape[-1] <= M.shape[-2] else M @ T
+    G = dot(T, M) if M.shape[-1] <= M.shape[-2] else dot(M, T)
     return jnp.sqrt(jnp.maximum(jnp.max(jnp.linalg.eigvalsh(G)), 0))
 
 

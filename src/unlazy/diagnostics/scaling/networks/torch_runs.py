@@ -179,7 +179,7 @@ def _device(network: nn.Module) -> torch.device:
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Draw from a fixed seed, and leave the global generators as they were."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    devices = list(range(len(torch.cuda.default_generators)))  # none before CUDA is initialized
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
