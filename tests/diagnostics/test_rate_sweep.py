@@ -80,6 +80,8 @@ def test_wrong_use_gets_one_sentence():
     refused("rates must be at least two different positive numbers", rates=[-0.1, 0.1])
     refused("the best rate at width 4 is the largest one, 0.0001: extend the range", rates=[1e-5, 1e-4])
     refused("diverges at width 4 with every rate", rates=[1e12, 1e13], steps=40)
+    refused("rates must be at least two different positive numbers", rates=[0.1, math.nan])
+    refused("every entry of widths must be a positive integer", widths=(4, 8.5))
     refused("steps must be a positive integer", steps=0)
 
 

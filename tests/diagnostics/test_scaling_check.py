@@ -215,3 +215,31 @@ def test_targets_must_fit_the_outputs():
     X, _ = data()
     with pytest.raises(ValueError, match=r"returns \(32, 1\) and the targets are \(32, 3\): pass integers for classes"):
         check_scaling(maker(), (X, np.ones((32, 3))), optimizer=optax.sgd(0.1), widths=WIDTHS, options=PLAIN)
+
+
+def test_a_network_that_does_not_move_gets_no_verdict():
+    with pytest.raises(ValueError, match="no parameter with a growing axis moved"):
+        check_scaling(maker(), data(), optimizer=optax.sgd(0.0), widths=WIDTHS, options=PLAIN)
+
+
+def test_a_parameter_that_does_not_move_is_named():
+    found = checked(maker(), optimizer("sgd", "layers.1.weight", -math.inf))  # only the smallest width moves it
+    assert found.unknown == ("layers.1.weight",) and not found.verdict.startswith("Feature learning")
+    assert "layers.1.weight could not be measured" in found.verdict
+
+
+@pytest.mark.parametrize("make_bad", [lambda X: X * np.nan, lambda X: X[:0], lambda X: X.astype(str)])
+def test_bad_batches_get_one_sentence(make_bad):
+    X, y = data()
+    with pytest.raises(ValueError, match=r"inputs (contains NaN|is empty|must contain numbers)"):
+        check_scaling(maker(), (make_bad(X), y), optimizer=optax.sgd(0.1), widths=WIDTHS, options=PLAIN)
+
+
+def test_low_precision_is_refused():
+    def make(width, key):
+        return jax.tree.map(
+            lambda a: a.astype(jnp.bfloat16) if eqx.is_array(a) else a, eqx.nn.MLP(5, 1, width, 1, key=key)
+        )
+
+    with pytest.raises(ValueError, match="parameters are bfloat16, in which small updates round to 0"):
+        check_scaling(make, data(), optimizer=optax.sgd(0.1), widths=WIDTHS, options=PLAIN)

@@ -116,13 +116,18 @@ def _evaluate(jaxpr: jex.Jaxpr, constants: Sequence, arguments: Sequence[Entry],
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _apply(equation: jex.JaxprEqn, operands: list[Entry], found: Rows) -> list[Entry]:
-    """One operation: its results, whether they depend on data, and else on which layers."""
+def evaluate_equation(equation: jex.JaxprEqn, values: Sequence) -> list:
+    """Results of one equation of a program."""
     bound = equation.primitive.get_bind_params(equation.params)
     functions, keywords = bound if isinstance(bound, tuple) else ((), bound)  # JAX before and since 0.10
     with equation.ctx.manager:
-        results = equation.primitive.bind(*functions, *(entry.value for entry in operands), **keywords)
-    results = results if equation.primitive.multiple_results else [results]
+        results = equation.primitive.bind(*functions, *values, **keywords)
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def _apply(equation: jex.JaxprEqn, operands: list[Entry], found: Rows) -> list[Entry]:
+    """One operation: its results, whether they depend on data, and else on which layers."""
+    results = evaluate_equation(equation, [entry.value for entry in operands])
     layers = frozenset[str]().union(*(entry.layers for entry in operands))
     if not any(entry.is_data for entry in operands):
         return [Entry(value, layers, False) for value in results]

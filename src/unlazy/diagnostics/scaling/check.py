@@ -9,7 +9,7 @@ from unlazy.core.errors import check_positive_integer
 from unlazy.diagnostics.measures.movement import estimate_gap, function_change
 from unlazy.diagnostics.scaling.depth import find_in_depth
 from unlazy.diagnostics.scaling.exponents import Coordinates
-from unlazy.diagnostics.scaling.networks.construction import build
+from unlazy.diagnostics.scaling.networks.construction import batch_of, build
 from unlazy.diagnostics.scaling.networks.frameworks import make_runs
 from unlazy.diagnostics.scaling.networks.runs import Run, Runs
 from unlazy.diagnostics.scaling.networks.uses import merge
@@ -86,7 +86,7 @@ def check_scaling(
     """
     options = ScalingOptions() if options is None else options
     widths = _sizes("widths", widths)
-    inputs, targets = _pair(data)
+    inputs, targets = batch_of(data)
     fixed = {} if depths is None else {"depth": _sizes("depths", depths)[0]}
     runs = make_runs(make, optimizer, inputs, targets, options, build(make, {"width": widths[0], **fixed}))
     _compare_shapes(runs, widths, fixed)
@@ -96,6 +96,10 @@ def check_scaling(
     findings = find(_merged(found), linear)
     if not findings:
         raise ValueError("no parameter that takes part in the outputs grows with the width")
+    if not any(finding.excess.known for finding in findings if finding.quantity == "rate"):
+        raise ValueError(
+            "no parameter with a growing axis moved at all widths: is it in the optimizer, with a rate above 0?"
+        )
     if depths is not None:
         sizes = _sizes("depths", depths)
         deep = [runs.run(seed, width=widths[0], depth=n) for n in sizes for seed in range(options.seeds)]
@@ -116,12 +120,6 @@ def _sizes(name: str, given: Sequence[int]) -> list[int]:
             f"{tuple(found)}: slopes between close sizes are noise"
         )
     return found
-
-
-def _pair(data: tuple[Any, Any]) -> tuple[Any, Any]:
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        raise ValueError(f"data must be a pair (inputs, targets), got {type(data).__name__}")
-    return data[0], data[1]
 
 
 def _compare_shapes(runs: Runs, widths: Sequence[int], fixed: Mapping[str, int]) -> None:

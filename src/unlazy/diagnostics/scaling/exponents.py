@@ -79,9 +79,17 @@ class Exponents:
         return not self.wrong
 
     @property
+    def unknown(self) -> tuple[str, ...]:
+        """Parameters whose update is 0 or not finite at some size, so that it has no exponent."""
+        return tuple(f.name for f in self.findings if f.quantity == "rate" and not f.excess.known)
+
+    @property
     def verdict(self) -> str:
         """One sentence."""
         if self.ok:
+            if unknown := self.unknown:
+                names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
+                return f"No exponent is wrong, but the updates of {names} could not be measured."
             deep = f" and every depth from {self.depths[0]} to {self.depths[-1]}" if self.depths else ""
             return f"Feature learning at every width from {self.widths[0]} to {self.widths[-1]}{deep}."
         return f"{describe(self.wrong[0])}."

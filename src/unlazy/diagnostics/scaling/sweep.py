@@ -3,15 +3,16 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from unlazy.core.errors import check_positive_integer
-from unlazy.diagnostics.scaling.networks.construction import build
+from unlazy.diagnostics.scaling.networks.construction import batch_of, build
 from unlazy.diagnostics.scaling.networks.frameworks import make_trainer
 from unlazy.diagnostics.scaling.options import ScalingOptions
 
+Number = TypeVar("Number", int, float)
 RATES = tuple(2.0**-k for k in range(16, 0, -1))
 EARLY, HOPELESS = 4, 3.0
 """Rates are first tried for this share of the steps; those with so many times the least loss go no further."""
@@ -66,7 +67,7 @@ class RateSweep:
     @property
     def cost(self) -> float:
         """Loss of the largest width at the best rate of the smallest, over its least loss."""
-        losses = np.nanmean(self.losses[self.widths[-1]], 0)
+        losses = self.losses[self.widths[-1]].mean(0)  # NaN unless all seeds are finite
         chosen = int(np.argmin(np.abs(np.log(self.rates) - math.log(self.best(self.widths[0])[0]))))
         return float(losses[chosen] / np.nanmin(losses)) if math.isfinite(losses[chosen]) else math.inf
 
@@ -150,8 +151,10 @@ def sweep_rates(
     """
     options = ScalingOptions() if options is None else options
     steps = check_positive_integer("steps", steps)
-    rates, widths = _ordered("rates", rates), [int(n) for n in _ordered("widths", widths)]
-    trainer = make_trainer(make, optimizer, data[0], data[1], options, build(make, {"width": widths[0]}))
+    rates = _ordered("rates", rates)
+    widths = [check_positive_integer("every entry of widths", n) for n in _ordered("widths", widths)]
+    inputs, targets = batch_of(data)
+    trainer = make_trainer(make, optimizer, inputs, targets, options, build(make, {"width": widths[0]}))
     losses = {}
     for width in widths:
         early = np.array([trainer.final_loss(0, rate, max(1, steps // EARLY), width=width) for rate in rates])
@@ -168,9 +171,9 @@ def sweep_rates(
     return RateSweep(tuple(widths), tuple(rates), losses)
 
 
-def _ordered(name: str, values: Sequence[float]) -> list[float]:
-    found = sorted({float(value) for value in values})
-    if len(found) < 2 or found[0] <= 0:
+def _ordered(name: str, values: Sequence[Number]) -> list[Number]:
+    found = sorted(set(values))
+    if len(found) < 2 or not all(0 < value < math.inf for value in found):
         raise ValueError(f"{name} must be at least two different positive numbers, got {list(values)!r}")
     return found
 

@@ -2,8 +2,10 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +38,39 @@ def build(make: Callable[..., Any], sizes: Mapping[str, int], random: int | Mapp
     with torch.random.fork_rng(devices=list(devices)):
         torch.manual_seed(random)
         return make(**sizes)
+
+
+def batch_of(data: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Inputs and targets, validated."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise ValueError(f"data must be a pair (inputs, targets), got {type(data).__name__}")
+    for name, part in zip(("inputs", "targets"), data):
+        check_batch(name, part)
+    return data[0], data[1]
+
+
+def check_batch(name: str, values: Any) -> None:
+    """Raise ValueError if a batch, or one of the arrays that it consists of, is empty or not finite."""
+    if isinstance(values, Mapping):
+        values = tuple(values.values())
+    if isinstance(values, tuple):
+        for part in values:
+            check_batch(name, part)
+        return
+    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    if array.size == 0:
+        raise ValueError(f"{name} is empty: pass a batch with at least one row")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must contain numbers, got {array.dtype}: encode text and categories first")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"{name} contains NaN or infinite values")
+
+
+def check_precision(types: Iterable[object]) -> None:
+    """Raise ValueError for parameters in which small updates are lost."""
+    low = [str(dtype) for dtype in types if str(dtype).removeprefix("torch.") in ("float16", "bfloat16")]
+    if low:
+        raise ValueError(f"parameters are {low[0]}, in which small updates round to 0: make the network in float32")
 
 
 def is_torch_module(network: object) -> "TypeGuard[torch.nn.Module]":

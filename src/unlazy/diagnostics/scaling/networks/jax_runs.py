@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from unlazy.diagnostics.scaling.networks.construction import build
+from unlazy.diagnostics.scaling.networks.construction import build, check_precision
 from unlazy.diagnostics.scaling.networks.jax_trace import JaxTracing, parameter_names
 from unlazy.diagnostics.scaling.networks.runs import LESS, LINEAR, Run, check_losses, check_targets
 from unlazy.diagnostics.scaling.networks.uses import Trace
@@ -53,6 +53,7 @@ class JaxRuns:
     def shapes(self, **sizes: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the trainable parameters."""
         params = as_model(self.build(0, **sizes), output=self._options.output).params
+        check_precision(leaf.dtype for leaf in jax.tree.leaves(params))
         names = jax.tree.leaves(parameter_names(params))
         return {name: tuple(leaf.shape) for name, leaf in zip(names, jax.tree.leaves(params))}
 

@@ -4,6 +4,7 @@ The program is evaluated equation by equation, inside one compiled function. Val
 alone carry a second value, with the trained parameters; where they meet data, the equation is evaluated with either.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from unlazy.diagnostics.scaling.networks.uses import (
     mark_branch,
     mark_reduced,
 )
-from unlazy.models.jax_layers import INLINED
+from unlazy.models.jax_layers import INLINED, evaluate_equation
 from unlazy.models.jax_model import JaxModel
 from unlazy.models.protocol import Inputs, Params
 
@@ -159,7 +160,7 @@ class _Tracer:
 
     def _apply(self, equation: jex.JaxprEqn, operands: list[_Known]) -> list[_Known]:
         """One equation: its uses, and what is known of its results."""
-        run, operation = _runner(equation), equation.primitive.name
+        run, operation = functools.partial(evaluate_equation, equation), equation.primitive.name
         results = run([known.value for known in operands])
         of_parameters = [i for i, known in enumerate(operands) if known.sources]
         linear = operation in ("dot_general", "conv_general_dilated")
@@ -265,19 +266,6 @@ class _Tracer:
             return math.nan
         start, trained = self.parameters[known.sources[0]]
         return _rms(change) / _rms(trained - start)
-
-
-def _runner(equation: jex.JaxprEqn) -> Callable[[list], list]:
-    """The equation as a function of its operands."""
-    bound = equation.primitive.get_bind_params(equation.params)
-    functions, keywords = bound if isinstance(bound, tuple) else ((), bound)  # JAX before and since 0.10
-
-    def run(values: list) -> list:
-        with equation.ctx.manager:
-            results = equation.primitive.bind(*functions, *values, **keywords)
-        return list(results) if equation.primitive.multiple_results else [results]
-
-    return run
 
 
 def _is_zero(known: _Known) -> bool:

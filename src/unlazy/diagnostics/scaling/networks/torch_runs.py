@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from unlazy.diagnostics.scaling.networks.construction import build, is_torch_module
+from unlazy.diagnostics.scaling.networks.construction import build, check_precision, is_torch_module
 from unlazy.diagnostics.scaling.networks.runs import LESS, LINEAR, Run, check_losses, check_targets
 from unlazy.diagnostics.scaling.networks.torch_trace import trace_torch
 from unlazy.diagnostics.scaling.networks.uses import Trace
@@ -59,6 +59,7 @@ class TorchRuns:
     def shapes(self, **sizes: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the trainable parameters."""
         network = unwrap(self.build(0, **sizes))
+        check_precision(p.dtype for p in network.parameters() if p.requires_grad)
         return {name: tuple(p.shape) for name, p in network.named_parameters() if p.requires_grad}
 
     def run(self, seed: int, **sizes: int) -> Run:

@@ -106,10 +106,13 @@ class _Tracer(TorchDispatchMode):
         super().__init__()
         self.found, self._scales, self._stack = Trace(), PendingScales(), [""]
         self._known: dict[int, _Known] = {}
+        self._changes: dict[str, float] = {}
         self._alive: list[torch.Tensor] = []  # so that no two tensors have the same id
         for name, p in network.named_parameters():
             if p.requires_grad and (p.is_floating_point() or p.is_complex()):
-                self._remember(p, _Known(trained[name].detach().to(p), (name,)))
+                after = trained[name].detach().to(p)
+                self._remember(p, _Known(after, (name,)))
+                self._changes[name] = _rms(after - p)
         for tensor in _tensors(inputs):
             self._remember(tensor, _Known())
         for name, module in network.named_modules():
@@ -230,7 +233,7 @@ class _Tracer(TorchDispatchMode):
         after = next(_tensors(func(*_replaced(args, changed), **_replaced(kwargs, changed))))
         moved = _rms(after.double() - result.double())
         change = trained - parameter
-        use = Use(known.sources, "other", multiplier=_ratio(trained, parameter, self._change_of(known.sources)))
+        use = Use(known.sources, "other", multiplier=self._multiplier(known.sources, change))
         if operation in _PRODUCTS or operation == "convolution":
             matrix = _matrices(operation, args, parameter)
             if matrix is not None:
@@ -257,23 +260,10 @@ class _Tracer(TorchDispatchMode):
         use.features = use.fan_out
         return use
 
-    def _change_of(self, sources: tuple[str, ...]) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Initial and trained value of a single parameter."""
-        if len(sources) != 1:
-            return None
-        for tensor in self._alive:
-            known = self._known[id(tensor)]
-            if known.sources == sources and known.trained is not None:
-                return tensor, known.trained
-        return None
-
-
-def _ratio(trained: torch.Tensor, value: torch.Tensor, source: tuple[torch.Tensor, torch.Tensor] | None) -> float:
-    """Size of a change of W over that of its parameter: the scalar between them."""
-    if source is None:
-        return math.nan
-    per_entry = _rms(trained - value), _rms(source[1] - source[0])
-    return per_entry[0] / per_entry[1] if per_entry[1] > 0 else math.nan
+    def _multiplier(self, sources: tuple[str, ...], change: torch.Tensor) -> float:
+        """The scalar between a single parameter and W: the ratio of their changes."""
+        moved = self._changes[sources[0]] if len(sources) == 1 else 0.0
+        return _rms(change) / moved if moved > 0 else math.nan
 
 
 def _input_of(data: list) -> tuple[torch.Tensor, _Known]:
