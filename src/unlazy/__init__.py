@@ -82,6 +82,10 @@ _WHERE = {
     "scaled": "diagnostics.scaling.scaled",
     "sweep_rates": "diagnostics.scaling.sweep",
     "watch": "diagnostics.monitor",
+    # how sure is it, and which rows made it?
+    "TangentOptions": "solvers.tangent.options",
+    "attribution": "diagnostics.attribution",
+    "uncertainty": "diagnostics.uncertainty",
     # does feature learning pay on my data?
     "compare": "comparison.compare",
     "Comparison": "comparison.compare",
@@ -119,6 +123,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.core.arrays import precision as precision
     from unlazy.core.progress import Progress as Progress
     from unlazy.device_check.check import check_device as check_device
+    from unlazy.diagnostics.attribution import attribution as attribution
     from unlazy.diagnostics.monitor import Monitor as Monitor
     from unlazy.diagnostics.monitor import watch as watch
     from unlazy.diagnostics.options import WatchOptions as WatchOptions
@@ -127,6 +132,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.diagnostics.scaling.result import ScalingCheck as ScalingCheck
     from unlazy.diagnostics.scaling.scaled import scaled as scaled
     from unlazy.diagnostics.scaling.sweep import sweep_rates as sweep_rates
+    from unlazy.diagnostics.uncertainty import uncertainty as uncertainty
     from unlazy.estimators.feature_machine.machines import FeatureMachineClassifier as FeatureMachineClassifier
     from unlazy.estimators.feature_machine.machines import FeatureMachineRegressor as FeatureMachineRegressor
     from unlazy.estimators.gaussian_process import GaussianProcess as GaussianProcess
@@ -176,6 +182,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.solvers.path import learning_curve as learning_curve
     from unlazy.solvers.solve import SolveOptions as SolveOptions
     from unlazy.solvers.solve import solve as solve
+    from unlazy.solvers.tangent.options import TangentOptions as TangentOptions
     from unlazy.theory.infinite_width.architecture import MLP as MLP
     from unlazy.training.descent.descend import descend as descend
     from unlazy.training.one_step.algorithm import one_step as one_step

@@ -1,11 +1,12 @@
 """Probe points: nested subsets of a batch, in whatever form the network takes it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unlazy.diagnostics.measures.losses import as_numpy
+from unlazy.models.inputs import count_rows, take_rows
 from unlazy.models.protocol import Inputs
 
 POINTS = 64
@@ -27,9 +28,8 @@ class Probes:
 
     def __init__(self, inputs: Inputs, targets: Inputs | None = None, *, seed: int = 0) -> None:
         self._inputs, self._targets = inputs, targets
-        lengths = {len(part) for part in _arrays(inputs)}
         #: Points along the first axis, or None if the arrays do not agree on it: then they are used whole.
-        self.rows = lengths.pop() if len(lengths) == 1 else None
+        self.rows = count_rows(inputs)
         if self.rows == 0:
             raise ValueError("probe_inputs are empty: pass some 64 to 1,000 typical inputs")
         self._order = np.random.default_rng(seed).permutation(self.rows or 0)
@@ -46,18 +46,18 @@ class Probes:
         """The first `count` points; all of them where there are no more, in their own order."""
         if self.rows is None or count >= self.rows:
             return self._inputs
-        return _map(lambda part: part[self._order[:count]], self._inputs)
+        return take_rows(self._inputs, self._order[:count])
 
     def half_repeated(self, count: int) -> Inputs:
         """As many points as `inputs(count)`, whose second half repeats the first one."""
         rows = self._order[:count] if count < (self.rows or 0) else np.arange(count)
         half = count // 2
-        return _map(lambda part: part[rows[np.arange(count) % half]], self._inputs)
+        return take_rows(self._inputs, rows[np.arange(count) % half])
 
     def point(self, i: int, count: int) -> Inputs:
         """The i-th of the first `count` points, as a batch of one."""
         row = self._order[i : i + 1] if count < (self.rows or 0) else np.array([i])
-        return _map(lambda part: part[row], self._inputs)
+        return take_rows(self._inputs, row)
 
     def positions(self, count: int, among: int) -> NDArray[np.intp]:
         """Rows of `inputs(among)` that are `inputs(count)`, where count ≤ among and points are separate."""
@@ -78,27 +78,3 @@ class Probes:
 
 def _rows(array: Inputs) -> int:
     return int(array.shape[0]) if len(array.shape) else -1
-
-
-def _arrays(inputs: Inputs) -> list[Inputs]:
-    """All arrays with points along an axis."""
-    found: list[Inputs] = []
-    _map(lambda part: found.append(part), inputs)
-    return found
-
-
-def _map(f: Callable[[Inputs], Inputs], inputs: Inputs) -> Inputs:
-    """Apply f to every array of at least one axis in nested tuples, lists and mappings."""
-    if isinstance(inputs, Mapping):
-        mapped = {key: _map(f, part) for key, part in inputs.items()}
-        return type(inputs)(mapped) if type(inputs) is not dict and hasattr(inputs, "data") else mapped  # type: ignore[call-arg]
-    if isinstance(inputs, tuple) and hasattr(inputs, "_fields"):
-        return type(inputs)(*(_map(f, part) for part in inputs))
-    if isinstance(inputs, tuple):
-        return tuple(_map(f, part) for part in inputs)
-    if hasattr(inputs, "shape"):
-        return f(inputs) if len(inputs.shape) else inputs
-    if isinstance(inputs, list):
-        nested = any(hasattr(part, "shape") or isinstance(part, Mapping | tuple) for part in inputs)
-        return [_map(f, part) for part in inputs] if nested else f(np.asarray(inputs))
-    return inputs

@@ -103,8 +103,10 @@ class JaxModel:
         def hessian_product(theta: PyTree, v: PyTree, X: PyTree, targets: PyTree, loss: Loss) -> PyTree:
             return jax.jvp(jax.grad(lambda t: loss(f(t, X), targets)), (theta,), (v,))[1]
 
-        with self._precision():
-            f, _ = trainable_function(selected, eqx.combine(self._wide(self._params), self._wide(self._constants)))
+        with self.precision():
+            f, _ = trainable_function(
+                selected, eqx.combine(self.in_precision(self._params), self.in_precision(self._constants))
+            )
 
         def changed(theta: PyTree, now: PyTree, X: PyTree) -> tuple[Array, Array, Array]:
             moved = jax.tree.map(jnp.subtract, now, theta)
@@ -165,8 +167,8 @@ class JaxModel:
                 return a
             return scale * b if a is None else a + scale * b
 
-        with self._precision():
-            return jax.tree.map(total, self._wide(left), self._wide(right), is_leaf=_is_none)
+        with self.precision():
+            return jax.tree.map(total, self.in_precision(left), self.in_precision(right), is_leaf=_is_none)
 
     def inner(self, left: Params, right: Params) -> float:
         both = jax.tree.map(lambda a, b: None if a is None or b is None else (a, b), left, right, is_leaf=_is_none)
@@ -175,7 +177,7 @@ class JaxModel:
 
     def random_direction(self, params: Params, seed: int) -> Params:
         leaves, structure = jax.tree.flatten(params)
-        with self._precision():
+        with self.precision():
             keys = jax.random.split(jax.random.key(seed), len(leaves))
             drawn = [jax.random.normal(key, jnp.shape(x), _wide_type(x, self._dtype)) for key, x in zip(keys, leaves)]
         return jax.tree.unflatten(structure, drawn)
@@ -191,54 +193,56 @@ class JaxModel:
         jax.block_until_ready(self.params)
 
     def check_inputs(self, inputs: Inputs) -> None:
-        with self._precision():
-            traced = jax.make_jaxpr(self._flat)(self._wide(self.params), self._wide(inputs))
+        with self.precision():
+            traced = jax.make_jaxpr(self._flat)(self.in_precision(self.params), self.in_precision(inputs))
         self._startup = COMPILE * math.sqrt(_operations(traced.jaxpr))
 
     def fix_statistics(self, inputs: Inputs, params: Params | None = None) -> None:
         """Nothing: statistics are values that the caller passed."""
 
     def apply(self, params: Params, inputs: Inputs) -> Outputs:
-        with self._precision():
-            return np.asarray(self._compiled_apply(self._wide(params), self._wide(inputs)))
+        with self.precision():
+            return np.asarray(self._compiled_apply(self.in_precision(params), self.in_precision(inputs)))
 
     def jvp(self, params: Params, direction: Params, inputs: Inputs) -> Outputs:
-        with self._precision():
-            theta = self._wide(params)
-            return np.asarray(self._compiled_jvp(theta, self._whole(direction, theta), self._wide(inputs)))
+        with self.precision():
+            theta = self.in_precision(params)
+            return np.asarray(self._compiled_jvp(theta, self._whole(direction, theta), self.in_precision(inputs)))
 
     def change(
         self, reference: Params, params: Params, inputs: Inputs, initial: Outputs | None = None
     ) -> tuple[Outputs, Outputs, Outputs]:
         """One program, whatever is known: XLA subtracts the parameters of a layer where it needs them."""
-        with self._precision():
-            found = self._compiled_change(self._wide(reference), self._wide(params), self._wide(inputs))
+        with self.precision():
+            found = self._compiled_change(
+                self.in_precision(reference), self.in_precision(params), self.in_precision(inputs)
+            )
             start, end, linear = (np.asarray(part) for part in found)
         self._startup = 0.0
         return start, end, linear
 
     def vjp(self, params: Params, cotangents: Outputs, inputs: Inputs) -> Params:
-        with self._precision():
-            return self._compiled_vjp(self._wide(params), jnp.asarray(cotangents), self._wide(inputs))
+        with self.precision():
+            return self._compiled_vjp(self.in_precision(params), jnp.asarray(cotangents), self.in_precision(inputs))
 
     def hvp(self, params: Params, direction: Params, inputs: Inputs, targets: Targets, loss: Loss) -> Params:
-        with self._precision():
-            theta, targets = self._wide(params), self._wide(targets)
-            return self._compiled_hvp(theta, self._whole(direction, theta), self._wide(inputs), targets, loss)
+        with self.precision():
+            theta, targets = self.in_precision(params), self.in_precision(targets)
+            return self._compiled_hvp(theta, self._whole(direction, theta), self.in_precision(inputs), targets, loss)
 
     def layer_outputs(self, params: Params, inputs: Inputs) -> Mapping[str, Outputs]:
-        with self._precision():
-            theta, X = self._wide(params), self._wide(inputs)
+        with self.precision():
+            theta, X = self.in_precision(params), self.in_precision(inputs)
             if self._compiled_layers is None:
                 self._compiled_layers = jax.jit(intermediate_outputs(self._f))
             found = self._compiled_layers(theta, X)
             return {layer: np.asarray(found[layer]) for layer in found}
 
-    def _precision(self) -> AbstractContextManager:
+    def precision(self) -> AbstractContextManager:
         """Double precision, if it was asked for."""
         return jax.enable_x64(self._dtype == "float64" or default_float() == jnp.float64)
 
-    def _wide(self, tree: PyTree) -> PyTree:
+    def in_precision(self, tree: PyTree) -> PyTree:
         """Float arrays in the precision of evaluation."""
 
         def widened(leaf: PyTree) -> PyTree:
@@ -251,7 +255,7 @@ class JaxModel:
         """A direction with zeros for what it does not store."""
         return jax.tree.map(
             lambda leaf, move: None if leaf is None else jnp.zeros_like(leaf) if move is None else move,
-            theta, self._wide(direction), is_leaf=_is_none,
+            theta, self.in_precision(direction), is_leaf=_is_none,
         )  # fmt: skip
 
 
@@ -282,7 +286,7 @@ class NnxModel(JaxModel):
         return graph, params, jax.tree.map(_copied, rest[0])
 
     def _called(self, params: PyTree, X: PyTree) -> PyTree:
-        network = self._nnx.merge(self._graph, params, self._wide(self._rest), copy=True)
+        network = self._nnx.merge(self._graph, params, self.in_precision(self._rest), copy=True)
         network.eval()
         return _call(network, X)
 
@@ -304,14 +308,14 @@ class NnxModel(JaxModel):
         theta = params
         if params is None:
             self._graph, theta, self._rest = self._split(self._module)
-        with self._precision():
-            network = nnx.merge(self._graph, self._wide(theta), self._wide(self._rest), copy=True)
+        with self.precision():
+            network = nnx.merge(self._graph, self.in_precision(theta), self.in_precision(self._rest), copy=True)
             network.eval()
             fresh = [part for _, part in nnx.iter_graph(network) if isinstance(part, nnx.BatchNorm) and _is_fresh(part)]
             for part in fresh:
                 part.use_running_average, part.momentum = False, 0.0
             if fresh:
-                _call(network, self._wide(inputs))
+                _call(network, self.in_precision(inputs))
                 self._rest = self._split(network)[2]
         self._compile()
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from unlazy.models import torch_derivatives as derivatives
+from unlazy.models.inputs import map_arrays
 from unlazy.models.outputs import select_output
 from unlazy.models.protocol import Inputs, Loss, OutputFunction, Outputs, Params, Targets
 from unlazy.models.torch_isolation import isolated
@@ -341,6 +342,37 @@ class TorchModel:
             return torch.func.functional_call(
                 self._inside, {f"network.{name}": tensor for name, tensor in state.items()}, (lambda: body(call),)
             )
+
+    def map_rows(self, tensors: Tensors, names: list[str], inputs: Inputs, cotangents: torch.Tensor) -> torch.Tensor:
+        """uᵀJ(x) by the named parameters for every point x and its own cotangents (m, k, c): (m, k, p), flat.
+
+        Raises
+        ------
+        RuntimeError
+            If an operation of the network cannot be mapped over points.
+        """
+        module = self._module
+        arguments, keywords = self._arguments(inputs, None)
+        state = {**self._constants(None), **{name: _native(t, name, module) for name, t in tensors.items()}}
+        columns: list[torch.Tensor] = []
+        map_arrays(columns.append, (arguments, keywords))
+
+        def of_row(u: torch.Tensor, *row: torch.Tensor) -> torch.Tensor:
+            parts = iter(row)
+            args, words = cast(tuple[tuple, dict], map_arrays(lambda _: next(parts)[None], (arguments, keywords)))
+
+            def value(chosen: Tensors) -> torch.Tensor:
+                found = torch.func.functional_call(module, {**state, **chosen}, args, words)
+                selected = select_output(found, self._output, torch.is_tensor, type(module).__name__)
+                return self._checked(selected)[0].reshape(-1)
+
+            _, pull = torch.func.vjp(value, {name: state[name] for name in names})
+            (found,) = torch.func.vmap(pull)(u)
+            return torch.cat([found[name].reshape(len(u), -1) for name in names], 1)
+
+        with isolated(self._inside, self._devices()):
+            mapped = torch.func.vmap(of_row, randomness="same")
+            return mapped(cotangents.to(self._device()), *columns).detach()
 
     def _checked(self, value: object) -> torch.Tensor:
         assert isinstance(value, torch.Tensor)

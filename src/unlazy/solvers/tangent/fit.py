@@ -1,0 +1,135 @@
+"""The tangent model of a trained network on its training rows: data, loss to second order, and the linear system."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from unlazy.models.inputs import count_rows, take_rows
+from unlazy.models.protocol import Inputs, Model, Outputs, Params
+from unlazy.models.tangents import Tangents, tangent_map
+from unlazy.solvers.tangent.likelihood import LossName, infer_loss, quadratic
+from unlazy.solvers.tangent.options import TangentOptions
+from unlazy.solvers.tangent.rows import WeightedJacobian
+from unlazy.solvers.tangent.system import MAX_DENSE, IterativeSystem, tangent_system
+
+CHUNK = 64
+"""Tangents of queries that are processed together."""
+GAP_ROWS = 256
+"""Rows on which a linearization gap is measured."""
+
+
+class TangentModel:
+    """A network to first order in its parameters, at its trained parameters.
+
+    Parameters
+    ----------
+    model : Model
+        The network.
+    inputs : inputs
+        Training rows.
+    targets : array of shape (n,) or (n, c)
+        Their targets.
+    loss : str, optional
+        Name of the loss, see `likelihood.LOSSES`.
+    options : TangentOptions
+        How it is computed.
+    unweighted : bool, default False
+        Give squared errors the weight ½ per output, whatever the loss.
+
+    Raises
+    ------
+    ValueError
+        If inputs and targets do not fit the network, or an output is not finite.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: Inputs,
+        targets: NDArray[np.generic],
+        loss: str | None,
+        options: TangentOptions,
+        unweighted: bool = False,
+    ) -> None:
+        n = count_rows(inputs)
+        if not n:
+            raise ValueError("X must hold at least one row, with rows along the first axis of every array")
+        if targets.ndim == 0:
+            raise ValueError(f"y must have one entry per row, got {targets!r}")
+        self.model, self.inputs, self.options, self.n = model, inputs, options, n
+        self.map = tangent_map(model, options.layers)
+        self.outputs = self.evaluate(inputs)
+        self.targets = targets
+        self.loss: LossName = infer_loss(self.outputs, targets, loss)
+        if unweighted and self.loss == "mse":
+            self.loss = "squared"
+        if not np.all(np.isfinite(self.outputs)):
+            raise ValueError("the network's outputs on X contain NaN or infinity: has its training diverged?")
+        self.quadratic = quadratic(self.outputs, targets, self.loss)
+        data = WeightedJacobian(self.map, inputs, self.quadratic.root, options.memory, options.progress)
+        _check_method(options.method, data)
+        self.system = tangent_system(
+            data, options.method, tolerance=options.tolerance, progress=options.progress, seed=options.seed
+        )
+
+    @property
+    def c(self) -> int:
+        """Number of outputs."""
+        return self.outputs.shape[1]
+
+    @property
+    def residual(self) -> float:
+        """Largest relative residual of conjugate gradients so far; 0 if matrices are factorized."""
+        return self.system.residual if isinstance(self.system, IterativeSystem) else 0.0
+
+    def evaluate(self, inputs: Inputs) -> Outputs:
+        """Outputs on any number of rows, a few at a time."""
+        found = [self.map.outputs(part)[:real] for part, real in batches(inputs, 1024)]
+        return np.concatenate(found).astype(np.float64)
+
+    def query_tangents(
+        self, inputs: Inputs, cotangents: Float[np.ndarray, "m k c"]
+    ) -> Iterator[tuple[slice, Tangents]]:
+        """uᵀJ(z) of a few queries at a time, and which of the queries they are."""
+        m, k = cotangents.shape[:2]
+        size = max(1, CHUNK // k)
+        for start, (part, real) in zip(range(0, m, size), batches(inputs, size)):
+            rows = np.arange(start, start + min(size, m)) % m
+            yield slice(start, start + real), self.map.rows(part, cotangents[rows])[: real * k]
+
+    def gap_of(self, moves: Tangents) -> float:
+        """Share of the change of f along some moves of the parameters that is not linear in them."""
+        rows = np.random.default_rng(self.options.seed).permutation(self.n)[:GAP_ROWS]
+        inputs = take_rows(self.inputs, np.sort(rows))
+        start, linear = self.map.outputs(inputs), self.map.push(inputs, moves)
+        ratios = []
+        for i in range(len(linear)):
+            change = np.asarray(self.model.apply(self.map.moved(moves, i), inputs), np.float64) - start
+            size = float(np.linalg.norm(change))
+            ratios.append(float(np.linalg.norm(change - linear[i])) / size if size > 0 else 0.0)
+        return math.sqrt(float(np.mean(np.square(ratios))))
+
+    def gap_from(self, reference: Params) -> float:
+        """The linearization gap since the reference parameters [W1]."""
+        rows = np.random.default_rng(self.options.seed).permutation(self.n)[:GAP_ROWS]
+        inputs = take_rows(self.inputs, np.sort(rows))
+        start, end, linear = self.model.change(reference, self.model.params, inputs)
+        size = float(np.linalg.norm(end - start))
+        return float(np.linalg.norm(end - start - linear)) / size if size > 0 else 0.0
+
+
+def batches(inputs: Inputs, size: int) -> Iterator[tuple[Inputs, int]]:
+    """Batches of one size, the last filled up with rows from the beginning, and how many rows of each count."""
+    n = count_rows(inputs) or 0
+    size = min(size, n)
+    for start in range(0, n, max(size, 1)):
+        yield take_rows(inputs, np.arange(start, start + size) % n), min(size, n - start)
+
+
+def _check_method(method: str, data: WeightedJacobian) -> None:
+    order = {"primal": data.map.size, "dual": data.size}.get(method, 0)
+    if order > 4 * MAX_DENSE:
+        raise ValueError(f"method={method!r} would factorize a matrix of order {order:,}: use 'auto' or 'iterative'")
