@@ -2,7 +2,8 @@
 
 A setting is a table, an architecture, an output scale α and a weight decay λ. The network is α (f(θ) - f(θ_0)), and
 training minimizes mean(loss) + λ α²/2 ‖θ - θ_0‖² over a subset of the rows by full-batch Adam with a falling step,
-always from the same θ_0. Large α is lazy, α = 1 and below learn features.
+always from the same θ_0. Large α is lazy, α = 1 and below learn features. The decay is the one of 1e-3, 1e-2, 3e-2 and
+1e-1 with the least held-out loss at α = 1.
 """
 
 from collections.abc import Callable
@@ -44,11 +45,11 @@ class Rows(NamedTuple):
 
 SETTINGS = [
     *(Setting(f"concrete MLP α={alpha:g}", "concrete", "mlp", alpha, 1e-2, width=32) for alpha in (10, 1, 0.3)),
-    *(Setting(f"diabetes MLP α={alpha:g}", "diabetes", "mlp", alpha, 1e-2, width=32) for alpha in (10, 1)),
-    *(Setting(f"energy MLP α={alpha:g}", "energy", "mlp", alpha, 1e-2, width=32) for alpha in (10, 1)),
+    *(Setting(f"diabetes MLP α={alpha:g}", "diabetes", "mlp", alpha, 1e-1, width=32) for alpha in (10, 1)),
+    *(Setting(f"energy MLP α={alpha:g}", "energy", "mlp", alpha, 1e-3, width=32) for alpha in (10, 1)),
     *(Setting(f"digits MLP α={alpha:g}", "digits", "mlp", alpha, 1e-3, width=32) for alpha in (10, 1, 0.3)),
     *(Setting(f"digits CNN α={alpha:g}", "digits", "cnn", alpha, 1e-3, width=8) for alpha in (10, 1)),
-    *(Setting(f"digits transformer α={alpha:g}", "digits", "transformer", alpha, 1e-3, width=16) for alpha in (10, 1)),
+    *(Setting(f"digits transformer α={alpha:g}", "digits", "transformer", alpha, 1e-2, width=16) for alpha in (10, 1)),
     *(Setting(f"digits wide MLP α={alpha:g}", "digits", "mlp", alpha, 1e-3, width=256) for alpha in (10, 1)),
     Setting("concrete MLP no decay", "concrete", "mlp", 1, 0.0, width=32),
     Setting("diabetes MLP no decay", "diabetes", "mlp", 1, 0.0, width=32),

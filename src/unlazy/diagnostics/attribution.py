@@ -1,7 +1,8 @@
 """Which training rows made this prediction? `unlazy.attribution` [I2]."""
 
+import functools
 import math
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -10,16 +11,18 @@ from numpy.typing import NDArray
 from unlazy.core.arrays import einsum
 from unlazy.core.errors import check_positive_integer, did_you_mean
 from unlazy.diagnostics.measures.losses import as_numpy
+from unlazy.diagnostics.suspects import Suspects, rank_suspects
 from unlazy.models.adapt import as_model
-from unlazy.models.protocol import Inputs
+from unlazy.models.protocol import Inputs, Params
 from unlazy.solvers.tangent.evidence import gaussian_evidence, laplace_evidence, spectral_measure
 from unlazy.solvers.tangent.fit import TangentModel
 from unlazy.solvers.tangent.likelihood import infer_loss, probabilities, quadratic
 from unlazy.solvers.tangent.options import TangentOptions
 from unlazy.solvers.tangent.posterior import trust
 
-Measure: TypeAlias = Literal["output", "margin", "loss"]
-MEASURES: tuple[Measure, ...] = ("output", "margin", "loss")
+MEASURES = ("output", "margin", "loss")
+DAMPED_GAP, MAX_DOUBLINGS = 0.2, 20
+"""Gap up to which τ is doubled, and how often at most."""
 
 
 class TopRows(NamedTuple):
@@ -48,7 +51,7 @@ class Attribution:
     measure : str
         What is measured of a query: "output", "margin" or "loss".
     prior_precision : float
-        τ: weight of ½‖θ - θ_0‖² beside the sum of the losses.
+        τ: weight of ½‖θ - θ_0‖² beside the sum of the losses, after damping.
     gap : float
         Share of the change of the network that is not linear in its parameters when half of the rows are left out.
     training_gap : float or None
@@ -56,16 +59,12 @@ class Attribution:
     """
 
     def __init__(
-        self, fit: TangentModel, tau: float, measure: Measure, weights: Float[np.ndarray, "q n c"],
+        self, fit: TangentModel, tau: float, measure: str, weights: Float[np.ndarray, "q n c"], gap: float,
         training_gap: float | None,
     ) -> None:  # fmt: skip
         self._fit, self._weights = fit, weights
-        self.prior_precision, self.measure, self.training_gap = tau, measure, training_gap
+        self.prior_precision, self.measure, self.gap, self.training_gap = tau, measure, gap, training_gap
         self.scores = einsum("qnc,nc->qn", weights, fit.quadratic.coordinates)
-        self._leverages: Float[np.ndarray, "n c c"] | None = None
-        half = np.random.default_rng(fit.options.seed).permutation(fit.n) < fit.n // 2
-        moved = -(fit.quadratic.coordinates * half[:, None]).reshape(1, -1)
-        self.gap = fit.gap_of(fit.system.inverse(fit.system.data.pull(moved), tau))
 
     def top(self, k: int = 10, query: int = 0) -> TopRows:
         """The rows with the largest influence of either sign on one query.
@@ -109,15 +108,40 @@ class Attribution:
         -------
         array of shape (queries, n)
         """
-        if self._leverages is None:
-            self._leverages = self._fit.system.leverages(self.prior_precision)
-        c = self._fit.c
-        q = np.linalg.solve(np.eye(c) - self._leverages, self._fit.quadratic.coordinates[:, :, None])[:, :, 0]
-        return -einsum("qnc,nc->qn", self._weights, q)
+        return -einsum("qnc,nc->qn", self._weights, left_out_coordinates(self._fit, self._row_covariances))
+
+    def suspects(self) -> Suspects:
+        """Training rows in the order of how wrong their targets look without them.
+
+        Rows are ranked by kernel regression on the inputs, which finds wrong labels better than any influence does, and
+        also by the tangent model unless the network has fitted the noise of its targets.
+
+        Returns
+        -------
+        Suspects
+        """
+        fit = self._fit
+        classes = fit.loss in ("cross_entropy", "binary_cross_entropy")
+        labels = fit.targets.reshape(fit.n, -1).astype(np.float64)
+        if fit.loss == "cross_entropy":
+            labels = np.eye(fit.c)[fit.targets.reshape(-1).astype(np.intp)]
+        change = einsum(
+            "nab,nbc,nc->na",
+            self._row_covariances, fit.quadratic.root, left_out_coordinates(fit, self._row_covariances),
+        )  # fmt: skip
+        fitted, left_out = fit.outputs, fit.outputs - change
+        if classes:
+            fitted, left_out = probabilities(fitted, fit.loss), probabilities(left_out, fit.loss)
+        return rank_suspects(_as_table(fit.inputs), labels, fitted, left_out, classes)
+
+    @functools.cached_property
+    def _row_covariances(self) -> Float[np.ndarray, "n c c"]:
+        return self._fit.row_covariances(self._fit.inputs, self.prior_precision)
 
     def __str__(self) -> str:
         queries, n = self.scores.shape
-        return f"Influence of {n:,} rows on the {self.measure} of {queries:,} queries. {trust(self.gap)}"
+        gap = self.gap if self.training_gap is None else self.training_gap
+        return f"Influence of {n:,} rows on the {self.measure} of {queries:,} queries. {trust(gap)}"
 
 
 def attribution(
@@ -127,7 +151,7 @@ def attribution(
     queries: Inputs,
     query_targets: Inputs | None = None,
     *,
-    measure: Measure | None = None,
+    measure: str | None = None,
     loss: str | None = None,
     decay: float | None = None,
     prior_precision: float | None = None,
@@ -159,12 +183,14 @@ def attribution(
         Loss of a training row: ½ Σ (f - y)² over outputs, the mean of (f - y)² over outputs as in `torch.nn.MSELoss`,
         or the entropies of `torch.nn`. By default cross-entropy for class labels, and "mse" otherwise.
     decay : float, optional
-        Weight decay λ of a training objective mean(loss) + λ/2 ‖θ‖² (SGD with `weight_decay=λ` in PyTorch).
+        Weight decay λ of a training objective mean(loss) + λ/2 ‖θ‖² (SGD with `weight_decay=λ` in PyTorch), toward 0 or
+        any other center.
     prior_precision : float, optional
         τ = n λ, if it is known directly. Without both, the evidence chooses it; rankings are then much less reliable,
         as they are for networks trained without decay.
     reference : network or its parameters, optional
-        The network before training, from which `training_gap` is measured.
+        The network before training, from which `training_gap` is measured; where decay is unknown, the evidence takes
+        it for the center of the prior (0 by default).
     options : TangentOptions, optional
         Layers, precision, method and memory.
 
@@ -197,16 +223,34 @@ def attribution(
     options = options or TangentOptions()
     model = as_model(network, output=options.output, dtype=options.dtype)
     fit = TangentModel(model, X, as_numpy(y), loss, options)
-    tau = _precision(fit, decay, prior_precision)
     cotangents, measure = _cotangents(fit, queries, query_targets, measure)
+    start = None if reference is None else model.stored(reference)
+    tau, gap = _damped(fit, _precision(fit, decay, prior_precision, start))
     weights = np.zeros((len(cotangents), fit.n, fit.c))
     for rows, tangents in fit.query_tangents(queries, cotangents[:, None]):
         weights[rows] = fit.system.weights(tangents, tau).reshape(-1, fit.n, fit.c)
-    gap = None if reference is None else fit.gap_from(model.stored(reference))
-    return Attribution(fit, tau, measure, weights, gap)
+    training_gap = None if start is None else fit.gap_from(start)
+    return Attribution(fit, tau, measure, weights, gap, training_gap)
 
 
-def _precision(fit: TangentModel, decay: float | None, prior_precision: float | None) -> float:
+def left_out_coordinates(fit: TangentModel, covariances: Float[np.ndarray, "n c c"]) -> Float[np.ndarray, "n c"]:
+    """(I - Aᵢ M Aᵢᵀ)⁻¹ qᵢ: the coordinates of every row's residual once the row is left out."""
+    root = fit.quadratic.root
+    leverage = einsum("nba,nbc,ncd->nad", root, covariances, root)
+    return np.linalg.solve(np.eye(fit.c) - leverage, fit.quadratic.coordinates[:, :, None])[:, :, 0]
+
+
+def _as_table(inputs: Inputs) -> NDArray[np.float64] | None:
+    """Inputs as finite numbers, if they are one array of floats."""
+    if not hasattr(inputs, "shape"):
+        return None
+    numbers = as_numpy(inputs)
+    return numbers.astype(np.float64) if numbers.dtype.kind == "f" and np.all(np.isfinite(numbers)) else None
+
+
+def _precision(
+    fit: TangentModel, decay: float | None, prior_precision: float | None, reference: Params | None
+) -> float:
     """τ from what is known of the training, or by the evidence."""
     if decay is not None and prior_precision is not None:
         raise ValueError("pass decay or prior_precision, not both: the second is the first times the number of rows")
@@ -218,16 +262,32 @@ def _precision(fit: TangentModel, decay: float | None, prior_precision: float | 
     if decay is not None:
         return decay * fit.n
     measure = spectral_measure(fit.system, fit.options.seed)
-    theta = fit.map.from_params(fit.model.params)
+    params = fit.model.params
+    theta = fit.map.from_params(params if reference is None else fit.model.subtract(params, reference))
     norm, losses = float(fit.map.contract(theta, theta)[0, 0]), float(np.sum(fit.quadratic.losses))
     if fit.loss in ("squared", "mse"):
         return gaussian_evidence(measure, 2 * losses, fit.outputs.size, norm).tau
     return laplace_evidence(measure, losses, norm).tau
 
 
+def _damped(fit: TangentModel, tau: float) -> tuple[float, float]:
+    """τ, doubled until leaving out half of the rows moves the network where it is close to linear, and the gap there.
+
+    As Levenberg and Marquardt do: steps of the linear model beyond where it holds say nothing about the network.
+    """
+    half = np.random.default_rng(fit.options.seed).permutation(fit.n) < fit.n // 2
+    moved = fit.system.data.pull(-(fit.quadratic.coordinates * half[:, None]).reshape(1, -1))
+    for _ in range(MAX_DOUBLINGS):
+        gap = fit.gap_of(fit.system.inverse(moved, tau))
+        if gap <= DAMPED_GAP:
+            return tau, gap
+        tau *= 2
+    return tau, fit.gap_of(fit.system.inverse(moved, tau))
+
+
 def _cotangents(
     fit: TangentModel, queries: Inputs, query_targets: Inputs | None, measure: str | None
-) -> tuple[Float[np.ndarray, "q c"], Measure]:
+) -> tuple[Float[np.ndarray, "q c"], str]:
     """Derivative of the measured value of every query by its outputs."""
     outputs = fit.evaluate(queries)
     classes = fit.loss in ("cross_entropy", "binary_cross_entropy")
@@ -257,7 +317,9 @@ def _cotangents(
     if fit.loss == "binary_cross_entropy":
         if fit.c > 1:
             raise ValueError("several binary outputs have no single margin: pass measure='loss' with query_targets")
-        sign = np.sign(outputs) if targets is None else 2.0 * (targets.reshape(outputs.shape) > 0.5) - 1
+        sign = (
+            np.sign(outputs) if targets is None else 2.0 * (targets.reshape(outputs.shape).astype(np.float64) > 0.5) - 1
+        )
         return sign, "margin"
     labels = outputs.argmax(1) if targets is None else targets.reshape(-1).astype(np.intp)
     rows = np.arange(len(outputs))

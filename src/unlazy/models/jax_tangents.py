@@ -64,7 +64,7 @@ class JaxTangents:
                 lambda t: jax.jvp(lambda theta: value(theta, X), (flat,), (t,))[1], T, batch_size=COLUMNS
             )
 
-        self._value, self._rows, self._pull, self._push = map(jax.jit, (value, rows, pull, push))
+        self._value, self._rows, self._pull, self._push = jax.jit(value), jax.jit(rows), jax.jit(pull), jax.jit(push)
 
     def outputs(self, inputs: Inputs) -> Outputs:
         with self._model.precision():

@@ -6,7 +6,7 @@ arrays.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -18,6 +18,7 @@ Tangents: TypeAlias = Any
 """A matrix (k, p) of the framework: k directions in the space of p parameters."""
 
 
+@runtime_checkable
 class TangentMap(Protocol):
     """The Jacobian J of a network at fixed parameters, restricted to some layers.
 
@@ -108,10 +109,10 @@ def tangent_map(model: Model, layers: Sequence[str] | None = None) -> TangentMap
         from unlazy.models.jax_tangents import JaxTangents
 
         return JaxTangents(model, names)
-    if type(model).__name__ == "TorchModel":
+    if type(model).__module__ == "unlazy.models.torch_model":
         from unlazy.models.torch_tangents import TorchTangents
 
-        return TorchTangents(model, names)
+        return TorchTangents(model, names)  # type: ignore[arg-type]
     raise ValueError(f"the model must be made by as_model, got {type(model).__name__}")
 
 

@@ -107,7 +107,7 @@ class TorchTangents:
             else:
                 if self._doubled is None:
                     alone = self._forward(inputs, tangents[0])
-                    size = max(float(np.linalg.norm(alone)), np.finfo(np.float32).tiny)
+                    size = max(float(np.linalg.norm(alone)), float(np.finfo(np.float32).tiny))
                     self._doubled = bool(np.linalg.norm(found[0] - alone) <= AGREEMENT * size)
                 if self._doubled:
                     return found
@@ -178,7 +178,7 @@ class TorchTangents:
 
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
         first = self._first()
-        return torch.as_tensor(np.ascontiguousarray(values), dtype=first.dtype, device=first.device)
+        return torch.tensor(values, dtype=first.dtype, device=first.device)
 
 
 def _flat(parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -73,14 +73,14 @@ def scaled(
 
     Examples
     --------
-    >>> import equinox as eqx, numpy as np, optax
+    >>> import equinox as eqx, jax, numpy as np, optax
     >>> from unlazy import scaled
     >>> def make(width, key):
     ...     return eqx.nn.MLP(5, 1, width, 1, use_bias=False, key=key)
     >>> factory = scaled(make, np.ones((4, 5), "float32"))
     >>> factory.frame()[["role", "initialization", "adam", "sgd"]].to_dict("index")["layers.1.weight"]
     {'role': 'readout', 'initialization': -0.5, 'adam': -1.0, 'sgd': -1.0}
-    >>> network = factory(width=256)
+    >>> network = factory(width=256, key=jax.random.key(0))
     >>> optimizer = optax.chain(optax.adam(1e-3), factory.scale_updates(network, width=256))
     """
     if rule not in RULES:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from unlazy.models.inputs import count_rows, take_rows
 from unlazy.models.protocol import Inputs, Model, Outputs, Params
 from unlazy.models.tangents import Tangents, tangent_map
-from unlazy.solvers.tangent.likelihood import LossName, infer_loss, quadratic
+from unlazy.solvers.tangent.likelihood import infer_loss, quadratic
 from unlazy.solvers.tangent.options import TangentOptions
 from unlazy.solvers.tangent.rows import WeightedJacobian
 from unlazy.solvers.tangent.system import MAX_DENSE, IterativeSystem, tangent_system
@@ -63,7 +63,7 @@ class TangentModel:
         self.map = tangent_map(model, options.layers)
         self.outputs = self.evaluate(inputs)
         self.targets = targets
-        self.loss: LossName = infer_loss(self.outputs, targets, loss)
+        self.loss = infer_loss(self.outputs, targets, loss)
         if unweighted and self.loss == "mse":
             self.loss = "squared"
         if not np.all(np.isfinite(self.outputs)):
@@ -99,6 +99,16 @@ class TangentModel:
         for start, (part, real) in zip(range(0, m, size), batches(inputs, size)):
             rows = np.arange(start, start + min(size, m)) % m
             yield slice(start, start + real), self.map.rows(part, cotangents[rows])[: real * k]
+
+    def row_covariances(self, inputs: Inputs, tau: float) -> Float[np.ndarray, "m c c"]:
+        """J(z) M J(z)ᵀ of every row z."""
+        m, c = count_rows(inputs) or 0, self.c
+        found = []
+        for rows, tangents in self.query_tangents(inputs, np.broadcast_to(np.eye(c), (m, c, c))):
+            k = rows.stop - rows.start
+            joint = self.system.covariance(tangents, tau).reshape(k, c, k, c)
+            found.append(joint[np.arange(k), :, np.arange(k)])
+        return np.concatenate(found)
 
     def gap_of(self, moves: Tangents) -> float:
         """Share of the change of f along some moves of the parameters that is not linear in them."""

@@ -5,7 +5,7 @@ has Λ = diag(p) - p pᵀ, which is singular and vanishes near interpolation; R 
 q = e_y/√p_y - √p avoid its inverse.
 """
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from unlazy.core.errors import did_you_mean
 
-LossName: TypeAlias = Literal["squared", "mse", "cross_entropy", "binary_cross_entropy"]
-LOSSES: tuple[LossName, ...] = ("squared", "mse", "cross_entropy", "binary_cross_entropy")
+LOSSES = ("squared", "mse", "cross_entropy", "binary_cross_entropy")
 """½ Σ (f - y)² summed over outputs; mean of (f - y)² over outputs; softmax; sigmoid of every output."""
 LEAST = 1e-12
 """Smallest probability that is told from 0."""
@@ -38,7 +37,7 @@ class Quadratic(NamedTuple):
     losses: Float[np.ndarray, " n"]
 
 
-def infer_loss(outputs: Float[np.ndarray, "n c"], targets: NDArray[np.generic], loss: str | None) -> LossName:
+def infer_loss(outputs: Float[np.ndarray, "n c"], targets: NDArray[np.generic], loss: str | None) -> str:
     """The loss that fits the targets, or the given one.
 
     Raises
@@ -75,12 +74,14 @@ def infer_loss(outputs: Float[np.ndarray, "n c"], targets: NDArray[np.generic], 
             raise ValueError(f"class labels must be 0 to {c - 1}, got {targets.min()} to {targets.max()}")
     elif targets.size != outputs.size:
         raise ValueError(f"y must have the shape {outputs.shape} of the outputs, got {targets.shape}")
-    elif loss == "binary_cross_entropy" and not (np.all(targets >= 0) and np.all(targets <= 1)):
-        raise ValueError(f"binary labels must be 0 or 1, got {targets.min():.4g} to {targets.max():.4g}")
-    return loss  # type: ignore[return-value]
+    elif loss == "binary_cross_entropy":
+        low, high = float(targets.min()), float(targets.max())
+        if low < 0 or high > 1:
+            raise ValueError(f"binary labels must be 0 or 1, got {low:.4g} to {high:.4g}")
+    return loss
 
 
-def quadratic(outputs: Float[np.ndarray, "n c"], targets: NDArray[np.generic], loss: LossName) -> Quadratic:
+def quadratic(outputs: Float[np.ndarray, "n c"], targets: NDArray[np.generic], loss: str) -> Quadratic:
     """The loss of every point to second order at the outputs.
 
     Examples
@@ -111,7 +112,7 @@ def quadratic(outputs: Float[np.ndarray, "n c"], targets: NDArray[np.generic], l
     return Quadratic(root, np.sqrt(weight) * (y - f), weight / 2 * np.sum((y - f) ** 2, 1))
 
 
-def probabilities(outputs: Float[np.ndarray, "n c"], loss: LossName) -> Float[np.ndarray, "n c"]:
+def probabilities(outputs: Float[np.ndarray, "n c"], loss: str) -> Float[np.ndarray, "n c"]:
     """Class probabilities of logits."""
     f = np.asarray(outputs, np.float64)
     if loss == "binary_cross_entropy":

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from unlazy.core.errors import check_positive_integer, did_you_mean
 from unlazy.core.progress import ProgressOption
 from unlazy.models.protocol import OutputFunction
 
-Method: TypeAlias = Literal["auto", "primal", "dual", "iterative"]
-METHODS: tuple[Method, ...] = ("auto", "primal", "dual", "iterative")
+METHODS = ("auto", "primal", "dual", "iterative")
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class TangentOptions:
     """
 
     layers: Sequence[str] | None = None
-    method: Method = "auto"
+    method: str = "auto"
     tolerance: float = 1e-4
     memory: int = 2**31
     output: OutputFunction | None = None
@@ -61,8 +59,7 @@ class TangentOptions:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ValueError(
-                f"unknown method {self.method!r}{did_you_mean(str(self.method), METHODS)}: choose from "
-                f"{', '.join(METHODS)}"
+                f"unknown method {self.method!r}{did_you_mean(self.method, METHODS)}: choose from {', '.join(METHODS)}"
             )
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance must be between 0 and 1, got {self.tolerance!r}")

@@ -16,6 +16,7 @@ from scipy.special import ndtri
 from unlazy.core.arrays import einsum
 from unlazy.core.errors import check_positive_integer
 from unlazy.models.protocol import Inputs, Params
+from unlazy.models.tangents import Tangents
 from unlazy.solvers.tangent.evidence import Hyperparameters, gaussian_evidence, laplace_evidence, spectral_measure
 from unlazy.solvers.tangent.fit import TangentModel, batches
 from unlazy.solvers.tangent.likelihood import infer_loss, probabilities, quadratic
@@ -241,16 +242,9 @@ class NetworkPosterior:
 
     def _moments(self, Z: Inputs) -> tuple[Float[np.ndarray, "m c"], Float[np.ndarray, "m c c"]]:
         """Outputs and the covariance of those of every row."""
-        fit, found = self._fit, []
-        mean = fit.evaluate(Z)
-        c = fit.c
-        for rows, tangents in fit.query_tangents(Z, np.broadcast_to(np.eye(c), (len(mean), c, c))):
-            k = rows.stop - rows.start
-            joint = fit.system.covariance(tangents, self._tau).reshape(k, c, k, c)
-            found.append(joint[np.arange(k), :, np.arange(k)])
-        return mean, self._scale * np.concatenate(found)
+        return self._fit.evaluate(Z), self._scale * self._fit.row_covariances(Z, self._tau)
 
-    def _draws(self, count: int, seed: int) -> np.ndarray:
+    def _draws(self, count: int, seed: int) -> Tangents:
         """Draws of the parameters around the trained ones: M(Aᵀε + √τ ε') has the covariance M."""
         fit = self._fit
         noise = np.random.default_rng(seed).normal(size=(count, fit.system.data.size))
@@ -289,7 +283,7 @@ def _temperature(logits: Float[np.ndarray, "m c"], y: NDArray[np.generic], loss:
     """The temperature with the largest held-out likelihood."""
 
     def mean_loss(log_temperature: float) -> float:
-        return float(np.mean(quadratic(logits / math.exp(log_temperature), y, loss).losses))  # type: ignore[arg-type]
+        return float(np.mean(quadratic(logits / math.exp(log_temperature), y, loss).losses))
 
     found = minimize_scalar(mean_loss, bounds=(-3, 3), method="bounded")
     return math.exp(float(found.x)) if found.fun < mean_loss(0.0) else 1.0

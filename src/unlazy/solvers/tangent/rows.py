@@ -109,12 +109,6 @@ class WeightedJacobian:
             total += part.T @ part
         return total
 
-    def blocks(self) -> Iterator[tuple[slice, Tangents]]:
-        """Tangents of a few rows at a time, with the entries of N that are theirs."""
-        for i in range(0, self.n, self._block):
-            stop = min(i + self._block, self.n)
-            yield slice(i * self.c, stop * self.c), self.tangents(np.arange(i, stop))
-
     def keep(self) -> Tangents | None:
         """All tangents, if they fit into memory."""
         if self._keeps and self._kept is None:

@@ -13,9 +13,9 @@ import abc
 
 import numpy as np
 from jaxtyping import Float
-from scipy.linalg import cho_factor, cho_solve, cholesky, lapack, solve_triangular
+from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 
-from unlazy.core.arrays import dot, einsum
+from unlazy.core.arrays import dot
 from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.models.tangents import Tangents
 from unlazy.solvers.tangent.rows import WeightedJacobian
@@ -64,10 +64,6 @@ class TangentSystem(abc.ABC):
     def covariance(self, tangents: Tangents, tau: float) -> Float[np.ndarray, "k k"]:
         """T M Tᵀ."""
 
-    @abc.abstractmethod
-    def leverages(self, tau: float) -> Float[np.ndarray, "n c c"]:
-        """Aᵢ M Aᵢᵀ of every training row i."""
-
 
 class PrimalSystem(TangentSystem):
     """Few parameters: AᵀA is factorized."""
@@ -97,14 +93,6 @@ class PrimalSystem(TangentSystem):
     def covariance(self, tangents: Tangents, tau: float) -> Float[np.ndarray, "k k"]:
         T = self.data.map.to_host(tangents)
         return dot(T, self._solve(T.T, tau))
-
-    def leverages(self, tau: float) -> Float[np.ndarray, "n c c"]:
-        found, c = [], self.data.c
-        for _, part in self.data.blocks():
-            rows = self.data.map.to_host(part)
-            solved = self._solve(rows.T, tau).T
-            found.append(einsum("map,mbp->mab", rows.reshape(-1, c, self.order), solved.reshape(-1, c, self.order)))
-        return np.concatenate(found)
 
     def _solve(self, B: Float[np.ndarray, "p k"], tau: float) -> Float[np.ndarray, "p k"]:
         if self._factor is None or self._factor[0] != tau:
@@ -140,14 +128,6 @@ class DualSystem(TangentSystem):
     def covariance(self, tangents: Tangents, tau: float) -> Float[np.ndarray, "k k"]:
         half = solve_triangular(self._lower(tau), self.data.push(tangents).T, lower=True, check_finite=False)
         return (self.data.map.contract(tangents, tangents) - dot(half.T, half)) / tau
-
-    def leverages(self, tau: float) -> Float[np.ndarray, "n c c"]:
-        inverse, failed = lapack.dpotri(self._lower(tau), lower=1)
-        assert not failed
-        n, c = self.data.n, self.data.c
-        index = np.arange(n * c).reshape(n, c)
-        rows, columns = np.maximum(index[:, :, None], index[:, None, :]), np.minimum(index[:, :, None], index[:, None])
-        return np.eye(c) - tau * inverse[rows, columns]
 
     def _lower(self, tau: float) -> Float[np.ndarray, "N N"]:
         if self._factor is None or self._factor[0] != tau:
@@ -218,15 +198,6 @@ class IterativeSystem(TangentSystem):
         solved = self.weights(tangents, tau)
         found = (self.data.map.contract(tangents, tangents) - dot(solved, self.data.push(tangents).T)) / tau
         return (found + found.T) / 2
-
-    def leverages(self, tau: float) -> Float[np.ndarray, "n c c"]:
-        """By solving for every row: N right-hand sides."""
-        found, c = [], self.data.c
-        for _, part in self.data.blocks():
-            solved = self.covariance(part, tau).reshape(-1, c, len(part) // c, c)
-            index = np.arange(len(solved))
-            found.append(solved[index, :, index])
-        return np.concatenate(found)
 
     def _solve(self, B: Float[np.ndarray, "k N"], tau: float) -> Float[np.ndarray, "k N"]:
         """(AAᵀ + τ)⁻¹ B, every row to the tolerance."""
