@@ -112,8 +112,10 @@ WITHOUT = {
     "MLP", "precision", "load", "load_predictor", "save", "Comparison", "Direct", "PreconditionedCG", "NystromCG",
     "Askotch", "EigenPro", "Richardson", "SolveOptions", "StudyOptions", "TableOptions", "Progress", "check_device",
     "watch", "Monitor", "WatchOptions", "check_scaling", "scaled", "ScalingCheck", "ScalingOptions", "sweep_rates",
+    "TangentOptions", "attribution", "uncertainty",
 }  # fmt: skip
-"""Descriptions, settings, files and results: no points come in. `watch` hands its inputs to the network."""
+"""Descriptions, settings, files and results: no points come in. `watch`, `uncertainty` and `attribution` hand theirs to
+the network."""
 OF_TABLES = {"compare"}
 
 

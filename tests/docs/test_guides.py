@@ -11,7 +11,7 @@ PAGES = [
     "guides/how_to_add_a_solver", "guides/how_to_add_a_task", "guides/how_to_add_an_estimator",
     "guides/how_to_add_an_experiment", "guides/use_compare", "guides/use_the_feature_machine",
     "guides/use_solve", "guides/several_devices", "guides/check_your_machine", "guides/use_the_lab",
-    "guides/use_images", "guides/watch_a_run", "guides/check_scaling",
+    "guides/use_images", "guides/watch_a_run", "guides/check_scaling", "guides/trust_a_network",
     "cookbook/student", "cookbook/practitioner", "cookbook/much_data", "cookbook/theorist",
 ]  # fmt: skip
 

@@ -112,3 +112,33 @@ def test_network_misuse():
     ):
         with pytest.raises(ValueError, match=message):
             NetworkRegressor(**given).fit(X, y)
+
+
+def test_standard_deviations_of_a_network(tmp_path):
+    """Larger away from the rows, in the units and the shape of the targets, and the same after loading."""
+    X = np.random.default_rng(0).uniform(-1, 1, (150, 1))
+    y = np.stack([np.sin(3 * X[:, 0]), 100 * np.cos(3 * X[:, 0])], 1) + [0.1, 10] * np.random.default_rng(1).normal(
+        size=(150, 2)
+    )
+    model = make("NetworkRegressor").fit(X, y)
+    Z = np.array([[0.0], [4.0]])
+    mean, std = model.predict(Z, return_std=True)
+    np.testing.assert_array_equal(mean, model.predict(Z))
+    assert std.shape == (2, 2)
+    assert np.all(std[1] > 3 * std[0])
+    assert np.all(std[0] < [0.1, 10])  # below the noise, with 150 rows
+    assert 30 < np.median(std[:, 1] / std[:, 0]) < 300
+    unlazy.save(model, tmp_path / "network.unlazy")
+    np.testing.assert_allclose(unlazy.load(tmp_path / "network.unlazy").predict(Z, return_std=True)[1], std, rtol=1e-6)
+    alone = make("NetworkRegressor").fit(X, y[:, 0])
+    assert alone.predict(Z, return_std=True)[1].shape == (2,)
+
+
+def test_weights_of_rows_count_in_standard_deviations():
+    """A row of weight 4 has 4 times the curvature."""
+    X, y = data()
+    weights = np.random.default_rng(0).choice([1.0, 4.0], len(X))
+    model = make("NetworkRegressor", validation_fraction=0.0, steps=50).fit(X, y, sample_weight=weights)
+    assert np.all(model.predict(X[:5], return_std=True)[1] > 0)
+    root = model._posterior()._fit.quadratic.root
+    np.testing.assert_allclose(root[:, 0, 0] ** 2, model.sample_weight_fit_)

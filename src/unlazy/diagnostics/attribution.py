@@ -18,7 +18,7 @@ from unlazy.solvers.tangent.evidence import gaussian_evidence, laplace_evidence,
 from unlazy.solvers.tangent.fit import TangentModel
 from unlazy.solvers.tangent.likelihood import infer_loss, probabilities, quadratic
 from unlazy.solvers.tangent.options import TangentOptions
-from unlazy.solvers.tangent.posterior import trust
+from unlazy.solvers.tangent.posterior import describe_gap
 
 MEASURES = ("output", "margin", "loss")
 DAMPED_GAP, MAX_DOUBLINGS = 0.2, 20
@@ -141,7 +141,8 @@ class Attribution:
     def __str__(self) -> str:
         queries, n = self.scores.shape
         gap = self.gap if self.training_gap is None else self.training_gap
-        return f"Influence of {n:,} rows on the {self.measure} of {queries:,} queries. {trust(gap)}"
+        text = f"Influence of {n:,} rows on the {self.measure} of {queries:,} queries. "
+        return text + describe_gap(gap, "take the ranks of rows for a rough guide")
 
 
 def attribution(
@@ -275,8 +276,7 @@ def _damped(fit: TangentModel, tau: float) -> tuple[float, float]:
 
     As Levenberg and Marquardt do: steps of the linear model beyond where it holds say nothing about the network.
     """
-    half = np.random.default_rng(fit.options.seed).permutation(fit.n) < fit.n // 2
-    moved = fit.system.data.pull(-(fit.quadratic.coordinates * half[:, None]).reshape(1, -1))
+    moved = fit.removal()
     for _ in range(MAX_DOUBLINGS):
         gap = fit.gap_of(fit.system.inverse(moved, tau))
         if gap <= DAMPED_GAP:

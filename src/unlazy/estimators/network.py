@@ -3,6 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable
+from typing import Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,11 @@ from unlazy.estimators.intervals import HeldOutIntervals
 from unlazy.estimators.preprocessing.columns import Standardizer, fit_standardizer
 from unlazy.estimators.preprocessing.padding import pad_rows, padded_size, random_permutation, repeat_rows
 from unlazy.layers.protocol.parametrization import WeightBias, adam_rates
+from unlazy.models.adapt import as_model
 from unlazy.networks.mlp import Network, Parameters
+from unlazy.solvers.tangent.fit import TangentModel
+from unlazy.solvers.tangent.options import TangentOptions
+from unlazy.solvers.tangent.posterior import NetworkPosterior
 from unlazy.theory.dynamics.losses import resolve_loss
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent.descend import Descent, descend
@@ -31,6 +36,8 @@ MIN_HELD_OUT = 20
 """Smallest number of held-out points for early stopping; the error of fewer points is too noisy."""
 PATIENCE = 10
 """Number of evaluations without improvement after which training stops."""
+MAX_STD_ROWS = 4096
+"""Largest number of training rows that standard deviations are computed from."""
 N_EVALUATIONS = 40
 """Number of evaluations of the held-out error in a full run."""
 LOSS_FLOOR = 1e-6
@@ -84,7 +91,9 @@ class NetworkMachine(Estimator):
         network = Network(self.mlp_, data.X.shape[1], self.parametrization_)
         with self._precision_scope():
             start_key, key = jax.random.split(self._key())
-            train, held = self._split(data._replace(X=of_X(data.X)), jax.random.fold_in(key, 0))
+            data = data._replace(X=of_X(data.X))
+            parts = self._split(data, jax.random.fold_in(key, 0))
+            train, held = self._padded(*parts)
             every = max(1, -(-int(self.steps) // N_EVALUATIONS))
             with ProgressDisplay("training", N_EVALUATIONS + 1, show=self.progress) as shown:
                 found = _descend(
@@ -97,18 +106,21 @@ class NetworkMachine(Estimator):
             if bool(found.diverged):
                 warnings.warn(f"training diverged ({found.report}): lower step_size", UnlazyWarning, stacklevel=3)
             self.layers_ = [(np.asarray(weight), np.asarray(bias)) for weight, bias in found.params]
+        self._keep_rows(*parts)
         self.n_steps_, self.loss_ = int(found.steps), float(found.final_loss)
         self.validation_losses_ = None if held is None else np.asarray(found.recorded["held_out"])
 
-    def _split(self, data: TrainingData, key: jax.Array) -> tuple[Data, Data | None]:
+    def _split(self, data: TrainingData, key: jax.Array) -> tuple[TrainingData, TrainingData | None]:
         """Split into training and held-out points; hold none out if there are few."""
-        n = len(data.X)
-        held = round(self.validation_fraction * n)
+        held = round(self.validation_fraction * data.n)
         if held < MIN_HELD_OUT:
-            return self._pad(data), None
-        order = random_permutation(key, n)
-        kept, out = (data.rows(part) for part in (order[held:], order[:held]))
-        return self._pad(kept), _data(pad_rows(out, padded_size(n - held)))
+            return data, None
+        order = random_permutation(key, data.n)
+        return data.rows(order[held:]), data.rows(order[:held])
+
+    def _padded(self, train: TrainingData, held: TrainingData | None) -> tuple[Data, Data | None]:
+        """Both parts with one of few shapes."""
+        return self._pad(train), None if held is None else _data(pad_rows(held, padded_size(train.n)))
 
     def _pad(self, data: TrainingData) -> Data:
         """Pad the training points to one of few shapes.
@@ -119,12 +131,19 @@ class NetworkMachine(Estimator):
         n = len(data.X)
         return _data(pad_rows(data, padded_size(n, 2)) if n <= self.batch_size else repeat_rows(data, padded_size(n)))
 
+    def _keep_rows(self, train: TrainingData, held: TrainingData | None) -> None:
+        """Keep what predictions need of the rows: nothing."""
+
+    def _network(self) -> tuple[Network, Parameters]:
+        """The trained network and its parameters."""
+        params = tuple(WeightBias(jnp.asarray(weight), jnp.asarray(bias)) for weight, bias in self.layers_)
+        return Network(self.mlp_, len(self.center_), self.parametrization_), params
+
     def _outputs(self, X: Points) -> np.ndarray:
         """Evaluate the network at the rows of X, shape (m, c)."""
         X = Standardizer(self.center_, self.scale_)(self._validate_inputs(X))
-        network = Network(self.mlp_, X.shape[1], self.parametrization_)
         with self._precision_scope():
-            params = tuple(WeightBias(jnp.asarray(weight), jnp.asarray(bias)) for weight, bias in self.layers_)
+            network, params = self._network()
             out = map_blocks(lambda Z: _apply(network, params, jnp.asarray(Z)), X)
         return out.reshape(len(X), -1)
 
@@ -192,6 +211,10 @@ class NetworkRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Netwo
         Losses of the held-out rows during training; None if no rows were held out.
     y_center_, y_scale_ : arrays of shape (outputs,)
         Means and standard deviations of the targets.
+    X_fit_, y_fit_, sample_weight_fit_ : arrays or None
+        Standardized rows and targets that the network was trained on, at most 4,096, for standard deviations.
+    X_held_out_, y_held_out_ : arrays or None
+        Those that were held out.
     encoder_ : TableEncoder
         Encoder of the data frame `X`; only set if it held text, categories, dates or missing values.
 
@@ -233,21 +256,56 @@ class NetworkRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Netwo
         self._fit(data._replace(Y=of_y(data.Y)), "squared")
         return self
 
-    def predict(self, X: Points) -> np.ndarray:
-        """Predict the targets of X.
+    @overload
+    def predict(self, X: Points, return_std: Literal[False] = False) -> np.ndarray: ...
+    @overload
+    def predict(self, X: Points, return_std: bool) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
+    def predict(self, X: Points, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Predict the targets of X, and optionally how uncertain the network is.
 
         Parameters
         ----------
         X : array of shape (m, d)
             Points to predict at.
+        return_std : bool, default False
+            Whether to return standard deviations: those of the linearized network at its trained parameters, see
+            `unlazy.uncertainty`, from at most 4,096 training rows; scales are fitted to the held-out rows.
 
         Returns
         -------
-        array of shape (m,) or (m, outputs)
+        mean : array of shape (m,) or (m, outputs)
             Predictions, with as many axes as the `y` passed to `fit`.
+        std : array of shape (m,) or (m, outputs)
+            Standard deviation of the prediction, without the noise. Only if `return_std`.
         """
         check_is_fitted(self)
-        return self._restore_output_axes(Standardizer(self.y_center_, self.y_scale_).inverse(self._outputs(X)))
+        of_y = Standardizer(self.y_center_, self.y_scale_)
+        mean = self._restore_output_axes(of_y.inverse(self._outputs(X)))
+        if not return_std:
+            return mean
+        Z = Standardizer(self.center_, self.scale_)(self._validate_inputs(X))
+        with self._precision_scope():
+            std = self._posterior().predict(np.asarray(Z)).std
+        return mean, self._restore_output_axes(std.reshape(len(std), -1) * self.y_scale_)
+
+    def _keep_rows(self, train: TrainingData, held: TrainingData | None) -> None:
+        train = train.rows(np.random.default_rng(0).permutation(train.n)[:MAX_STD_ROWS])
+        self.X_fit_, self.y_fit_, self.sample_weight_fit_ = train
+        self.X_held_out_ = None if held is None else held.X
+        self.y_held_out_ = None if held is None else held.Y
+        self._cached_posterior: NetworkPosterior | None = None
+
+    def _posterior(self) -> NetworkPosterior:
+        """The posterior of the network, computed once."""
+        found: NetworkPosterior | None = getattr(self, "_cached_posterior", None)
+        if found is None:
+            options = TangentOptions(dtype=np.dtype(self._dtype).name)
+            model = as_model(self._network(), dtype=options.dtype)
+            fit = TangentModel(model, self.X_fit_, self.y_fit_, "squared", options, weights=self.sample_weight_fit_)
+            found = self._cached_posterior = NetworkPosterior(fit)
+            if self.X_held_out_ is not None and self.y_held_out_ is not None:
+                found.calibrate(self.X_held_out_, self.y_held_out_)
+        return found
 
 
 class NetworkClassifier(LogitClassifier, NetworkMachine):

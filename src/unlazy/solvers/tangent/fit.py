@@ -38,6 +38,8 @@ class TangentModel:
         How it is computed.
     unweighted : bool, default False
         Give squared errors the weight ½ per output, whatever the loss.
+    weights : array of shape (n,), optional
+        Weights of the rows in the loss; 1 by default.
 
     Raises
     ------
@@ -53,6 +55,7 @@ class TangentModel:
         loss: str | None,
         options: TangentOptions,
         unweighted: bool = False,
+        weights: Float[np.ndarray, " n"] | None = None,
     ) -> None:
         n = count_rows(inputs)
         if not n:
@@ -69,6 +72,8 @@ class TangentModel:
         if not np.all(np.isfinite(self.outputs)):
             raise ValueError("the network's outputs on X contain NaN or infinity: has its training diverged?")
         self.quadratic = quadratic(self.outputs, targets, self.loss)
+        if weights is not None:
+            self.quadratic = self.quadratic.weighted(weights)
         data = WeightedJacobian(self.map, inputs, self.quadratic.root, options.memory, options.progress)
         _check_method(options.method, data)
         self.system = tangent_system(
@@ -109,6 +114,11 @@ class TangentModel:
             joint = self.system.covariance(tangents, tau).reshape(k, c, k, c)
             found.append(joint[np.arange(k), :, np.arange(k)])
         return np.concatenate(found)
+
+    def removal(self) -> Tangents:
+        """Negative gradient of the loss of a random half of the rows: T M is the move if they are left out."""
+        half = np.random.default_rng(self.options.seed).permutation(self.n) < self.n // 2
+        return self.system.data.pull(-(self.quadratic.coordinates * half[:, None]).reshape(1, -1))
 
     def gap_of(self, moves: Tangents) -> float:
         """Share of the change of f along some moves of the parameters that is not linear in them."""

@@ -36,6 +36,11 @@ class Quadratic(NamedTuple):
     coordinates: Float[np.ndarray, "n c"]
     losses: Float[np.ndarray, " n"]
 
+    def weighted(self, weights: Float[np.ndarray, " n"]) -> "Quadratic":
+        """The loss of every point times its weight."""
+        size = np.sqrt(np.asarray(weights, np.float64))
+        return Quadratic(self.root * size[:, None, None], self.coordinates * size[:, None], self.losses * weights)
+
 
 def infer_loss(outputs: Float[np.ndarray, "n c"], targets: NDArray[np.generic], loss: str | None) -> str:
     """The loss that fits the targets, or the given one.

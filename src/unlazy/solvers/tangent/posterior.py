@@ -21,8 +21,6 @@ from unlazy.solvers.tangent.evidence import Hyperparameters, gaussian_evidence, 
 from unlazy.solvers.tangent.fit import TangentModel, batches
 from unlazy.solvers.tangent.likelihood import infer_loss, probabilities, quadratic
 
-GAP_DRAWS = 4
-"""Draws of the posterior that the gap is measured along."""
 SMALL_GAP, LARGE_GAP = 0.2, 0.6
 """Gaps up to which a linear model is a good one, and from which it is a rough guide."""
 
@@ -88,8 +86,8 @@ class NetworkPosterior:
     evidence_error : float
         Standard error of `log_evidence`, 0 if it is exact.
     gap : float
-        Share of the change of f along draws of the posterior that is not linear in the parameters: how far the
-        answers can be trusted. 0 for a network that is linear in its parameters.
+        Share of the change of the network that is not linear in its parameters when half of the rows are left out:
+        how far the answers can be trusted. 0 for a network that is linear in its parameters.
     training_gap : float or None
         Linearization gap from the reference to the trained parameters, if a reference was given [W1].
     temperature : float
@@ -119,7 +117,7 @@ class NetworkPosterior:
         self.prior_precision = found.tau / found.noise
         self.log_evidence, self.evidence_error = found.log_evidence, found.error
         self.temperature = 1.0
-        self.gap = fit.gap_of(self._draws(GAP_DRAWS, fit.options.seed))
+        self.gap = fit.gap_of(fit.system.inverse(fit.removal(), self._tau))
         self.training_gap = None if reference is None else fit.gap_from(reference)
 
     @property
@@ -231,7 +229,9 @@ class NetworkPosterior:
     def __str__(self) -> str:
         what = f"prior precision {self.prior_precision:.3g}"
         what += f", noise variance {self._noise:.3g}" if self.is_regression else ""
-        return f"Posterior of the network: {what}, log evidence {self.log_evidence:.5g}. {trust(self.gap)}"
+        return f"Posterior of the network: {what}, log evidence {self.log_evidence:.5g}. " + describe_gap(
+            self.gap, "check the coverage on held-out rows"
+        )
 
     @property
     def _is_flat(self) -> bool:
@@ -265,14 +265,14 @@ class NetworkPosterior:
         return gaussian_evidence(measure, residual, fit.outputs.size, norm, tau, noise)
 
 
-def trust(gap: float) -> str:
-    """One sentence that says what a linearization gap means for answers of the tangent model."""
+def describe_gap(gap: float, consequence: str) -> str:
+    """One sentence that says what a linearization gap means; `consequence` if the network is far from linear."""
     share = f"The linearization gap is {gap:.2g}: "
     if gap <= SMALL_GAP:
-        return share + "around its trained parameters the network is close to its tangent model."
+        return share + "the network is close to its tangent model."
     if gap <= LARGE_GAP:
         return share + "the tangent model is a fair guide to the network."
-    return share + "the network is far from its tangent model, so that rankings are rough and scales unreliable."
+    return share + f"the network is far from its tangent model, so {consequence}."
 
 
 def _deviations(covariance: Float[np.ndarray, "m c c"]) -> Float[np.ndarray, "m c"]:
