@@ -14,7 +14,6 @@ from unlazy.diagnostics.measures.losses import as_numpy
 from unlazy.diagnostics.suspects import Suspects, rank_suspects
 from unlazy.models.adapt import as_model
 from unlazy.models.protocol import Inputs, Params
-from unlazy.solvers.tangent.evidence import gaussian_evidence, laplace_evidence, spectral_measure
 from unlazy.solvers.tangent.fit import TangentModel
 from unlazy.solvers.tangent.likelihood import infer_loss, probabilities, quadratic
 from unlazy.solvers.tangent.options import TangentOptions
@@ -121,7 +120,7 @@ class Attribution:
         Suspects
         """
         fit = self._fit
-        classes = fit.loss in ("cross_entropy", "binary_cross_entropy")
+        classes = not fit.is_regression
         labels = fit.targets.reshape(fit.n, -1).astype(np.float64)
         if fit.loss == "cross_entropy":
             labels = np.eye(fit.c)[fit.targets.reshape(-1).astype(np.intp)]
@@ -262,13 +261,7 @@ def _precision(
         return prior_precision
     if decay is not None:
         return decay * fit.n
-    measure = spectral_measure(fit.system, fit.options.seed)
-    params = fit.model.params
-    theta = fit.map.from_params(params if reference is None else fit.model.subtract(params, reference))
-    norm, losses = float(fit.map.contract(theta, theta)[0, 0]), float(np.sum(fit.quadratic.losses))
-    if fit.loss in ("squared", "mse"):
-        return gaussian_evidence(measure, 2 * losses, fit.outputs.size, norm).tau
-    return laplace_evidence(measure, losses, norm).tau
+    return fit.evidence(reference).tau
 
 
 def _damped(fit: TangentModel, tau: float) -> tuple[float, float]:
@@ -290,7 +283,7 @@ def _cotangents(
 ) -> tuple[Float[np.ndarray, "q c"], str]:
     """Derivative of the measured value of every query by its outputs."""
     outputs = fit.evaluate(queries)
-    classes = fit.loss in ("cross_entropy", "binary_cross_entropy")
+    classes = not fit.is_regression
     if measure is None:
         measure = "margin" if classes else "output" if fit.c == 1 else "loss"
     if measure not in MEASURES:

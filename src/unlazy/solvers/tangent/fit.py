@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from unlazy.models.inputs import count_rows, take_rows
 from unlazy.models.protocol import Inputs, Model, Outputs, Params
 from unlazy.models.tangents import Tangents, tangent_map
+from unlazy.solvers.tangent.evidence import Hyperparameters, gaussian_evidence, laplace_evidence, spectral_measure
 from unlazy.solvers.tangent.likelihood import infer_loss, quadratic
 from unlazy.solvers.tangent.options import TangentOptions
 from unlazy.solvers.tangent.rows import WeightedJacobian
@@ -86,6 +87,11 @@ class TangentModel:
         return self.outputs.shape[1]
 
     @property
+    def is_regression(self) -> bool:
+        """Whether targets are numbers."""
+        return self.loss in ("squared", "mse")
+
+    @property
     def residual(self) -> float:
         """Largest relative residual of conjugate gradients so far; 0 if matrices are factorized."""
         return self.system.residual if isinstance(self.system, IterativeSystem) else 0.0
@@ -114,6 +120,17 @@ class TangentModel:
             joint = self.system.covariance(tangents, tau).reshape(k, c, k, c)
             found.append(joint[np.arange(k), :, np.arange(k)])
         return np.concatenate(found)
+
+    def evidence(
+        self, reference: Params | None, tau: float | None = None, noise: float | None = None
+    ) -> Hyperparameters:
+        """Log evidence with a prior around the reference (0 by default), at its maximum over what is not given."""
+        measure, params = spectral_measure(self.system, self.options.seed), self.model.params
+        move = self.map.from_params(params if reference is None else self.model.subtract(params, reference))
+        norm, losses = float(self.map.contract(move, move)[0, 0]), float(np.sum(self.quadratic.losses))
+        if self.is_regression:
+            return gaussian_evidence(measure, 2 * losses, self.outputs.size, norm, tau, noise)
+        return laplace_evidence(measure, losses, norm, tau)
 
     def removal(self) -> Tangents:
         """Negative gradient of the loss of a random half of the rows: T M is the move if they are left out."""

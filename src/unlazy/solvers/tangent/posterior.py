@@ -17,10 +17,11 @@ from unlazy.core.arrays import einsum
 from unlazy.core.errors import check_positive_integer
 from unlazy.models.protocol import Inputs, Params
 from unlazy.models.tangents import Tangents
-from unlazy.solvers.tangent.evidence import Hyperparameters, gaussian_evidence, laplace_evidence, spectral_measure
 from unlazy.solvers.tangent.fit import TangentModel, batches
 from unlazy.solvers.tangent.likelihood import infer_loss, probabilities, quadratic
 
+PROBABILITY_DRAWS = 512
+"""Draws of the logits for standard deviations of probabilities: a relative error of 1/√1024 = 3%."""
 SMALL_GAP, LARGE_GAP = 0.2, 0.6
 """Gaps up to which a linear model is a good one, and from which it is a rough guide."""
 
@@ -112,7 +113,7 @@ class NetworkPosterior:
         if not self.is_regression and noise_variance is not None:
             raise ValueError(f"noise_variance belongs to regression, but the loss is {fit.loss!r}")
         tau = None if prior_precision is None else prior_precision * (noise_variance or 1.0)
-        found = self._evidence(tau, reference, noise_variance)
+        found = fit.evidence(reference, tau, noise_variance)
         self._tau, self._scale, self._noise = found.tau, found.noise, found.noise if self.is_regression else 0.0
         self.prior_precision = found.tau / found.noise
         self.log_evidence, self.evidence_error = found.log_evidence, found.error
@@ -123,7 +124,7 @@ class NetworkPosterior:
     @property
     def is_regression(self) -> bool:
         """Whether targets are numbers."""
-        return self._fit.loss in ("squared", "mse")
+        return self._fit.is_regression
 
     @property
     def noise_variance(self) -> float:
@@ -147,12 +148,7 @@ class NetworkPosterior:
         if self.is_regression:
             return NetworkPrediction(self._shaped(mean), self._shaped(_deviations(covariance)), self._noise)
         p = probabilities(mean / self.temperature, self._fit.loss)
-        if self._fit.loss == "binary_cross_entropy":
-            slope = (p * (1 - p))[:, :, None] * np.eye(p.shape[1])
-        else:
-            slope = p[:, :, None] * np.eye(p.shape[1]) - p[:, :, None] * p[:, None, :]
-        slope = slope / self.temperature
-        std = _deviations(einsum("mab,mbc,mdc->mad", slope, covariance, slope))
+        std = self._spread_of_probabilities(mean, covariance)
         return NetworkPrediction(self._shaped(p), self._shaped(std), 0.0)
 
     def sample(self, Z: Inputs, draws: int = 10, seed: int = 0) -> Float[np.ndarray, "draws m ..."]:
@@ -233,6 +229,17 @@ class NetworkPosterior:
             self.gap, "check the coverage on held-out rows"
         )
 
+    def _spread_of_probabilities(
+        self, mean: Float[np.ndarray, "m c"], covariance: Float[np.ndarray, "m c c"]
+    ) -> Float[np.ndarray, "m c"]:
+        """Standard deviation of the class probabilities under the posterior of the logits, by draws."""
+        values, vectors = np.linalg.eigh(covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0))[:, None]
+        half = np.random.default_rng(self._fit.options.seed).normal(size=(PROBABILITY_DRAWS // 2, mean.shape[1]))
+        draws = mean[:, None] + einsum("mab,sb->msa", root, np.concatenate([half, -half]))
+        p = probabilities(draws.reshape(-1, mean.shape[1]) / self.temperature, self._fit.loss)
+        return p.reshape(draws.shape).std(1)
+
     @property
     def _is_flat(self) -> bool:
         return self._fit.c == 1 and (self._axes == 1 or not self.is_regression)
@@ -252,17 +259,6 @@ class NetworkPosterior:
         eye = np.eye(count)
         mixed = fit.map.add(fit.system.data.pull(noise), fit.map.combine(math.sqrt(self._tau) * eye, prior))
         return fit.map.combine(math.sqrt(self._scale) * eye, fit.system.inverse(mixed, self._tau))
-
-    def _evidence(self, tau: float | None, reference: Params | None, noise: float | None) -> Hyperparameters:
-        fit = self._fit
-        measure = spectral_measure(fit.system, fit.options.seed)
-        params = fit.model.params
-        move = fit.map.from_params(params if reference is None else fit.model.subtract(params, reference))
-        norm = float(fit.map.contract(move, move)[0, 0])
-        if not self.is_regression:
-            return laplace_evidence(measure, float(np.sum(fit.quadratic.losses)), norm, tau)
-        residual = float(np.sum(2 * fit.quadratic.losses))
-        return gaussian_evidence(measure, residual, fit.outputs.size, norm, tau, noise)
 
 
 def describe_gap(gap: float, consequence: str) -> str:
