@@ -25,6 +25,13 @@ class JaxTangents:
         The network.
     layers : sequence of str, optional
         Full names of layers; all by default.
+
+    Attributes
+    ----------
+    function : callable
+        The outputs (m, c) as a function of the parameters as one vector, and inputs.
+    flat : array of shape (p,)
+        The parameters as one vector.
     """
 
     def __init__(self, model: JaxModel, layers: Sequence[str] | None = None) -> None:
@@ -38,8 +45,8 @@ class JaxTangents:
                     lambda *found: next((leaf for leaf in found if leaf is not None), None),
                     *(parts[name] for name in layers), is_leaf=lambda leaf: leaf is None,
                 )  # fmt: skip
-            self._flat, self._unravel = ravel_pytree(chosen)
-        self._theta, self.size = theta, int(self._flat.size)
+            self.flat, self._unravel = ravel_pytree(chosen)
+        self._theta, self.size = theta, int(self.flat.size)
 
         def value(flat: Array, X: PyTree) -> Array:
             part = self._unravel(flat)
@@ -64,23 +71,24 @@ class JaxTangents:
                 lambda t: jax.jvp(lambda theta: value(theta, X), (flat,), (t,))[1], T, batch_size=COLUMNS
             )
 
+        self.function = value
         self._value, self._rows, self._pull, self._push = jax.jit(value), jax.jit(rows), jax.jit(pull), jax.jit(push)
 
     def outputs(self, inputs: Inputs) -> Outputs:
         with self._model.precision():
-            return np.asarray(self._value(self._flat, self._model.in_precision(inputs)))
+            return np.asarray(self._value(self.flat, self._model.in_precision(inputs)))
 
     def rows(self, inputs: Inputs, cotangents: Float[np.ndarray, "m k c"]) -> Float[Array, "_ p"]:
         with self._model.precision():
-            return self._rows(self._flat, self._model.in_precision(inputs), self._cast(cotangents))
+            return self._rows(self.flat, self._model.in_precision(inputs), self._cast(cotangents))
 
     def pull(self, inputs: Inputs, cotangents: Float[np.ndarray, "k m c"]) -> Float[Array, "k p"]:
         with self._model.precision():
-            return self._pull(self._flat, self._model.in_precision(inputs), self._cast(cotangents))
+            return self._pull(self.flat, self._model.in_precision(inputs), self._cast(cotangents))
 
     def push(self, inputs: Inputs, tangents: Float[Array, "k p"]) -> Float[np.ndarray, "k m c"]:
         with self._model.precision():
-            return np.asarray(self._push(self._flat, self._model.in_precision(inputs), tangents), np.float64)
+            return np.asarray(self._push(self.flat, self._model.in_precision(inputs), tangents), np.float64)
 
     def contract(self, left: Float[Array, "a p"], right: Float[Array, "b p"]) -> Float[np.ndarray, "a b"]:
         with self._model.precision():
@@ -107,11 +115,11 @@ class JaxTangents:
 
     def random(self, count: int, seed: int) -> Float[Array, "k p"]:
         with self._model.precision():
-            return jax.random.normal(jax.random.key(seed), (count, self.size), self._flat.dtype)
+            return jax.random.normal(jax.random.key(seed), (count, self.size), self.flat.dtype)
 
     def from_params(self, direction: Params) -> Float[Array, "1 p"]:
         with self._model.precision():
-            part = self._unravel(self._flat)
+            part = self._unravel(self.flat)
             kept = jax.tree.map(
                 lambda own, move: None if own is None else move, part, self._model.in_precision(direction),
                 is_leaf=lambda leaf: leaf is None,
@@ -120,10 +128,10 @@ class JaxTangents:
 
     def moved(self, tangents: Float[Array, "k p"], index: int, scale: float = 1.0) -> Params:
         with self._model.precision():
-            part = self._unravel(self._flat + scale * tangents[index])
+            part = self._unravel(self.flat + scale * tangents[index])
             return jax.tree.map(
                 lambda a, b: a if b is None else b, self._theta, part, is_leaf=lambda leaf: leaf is None
             )
 
     def _cast(self, values: np.ndarray) -> Array:
-        return jnp.asarray(values, self._flat.dtype)
+        return jnp.asarray(values, self.flat.dtype)

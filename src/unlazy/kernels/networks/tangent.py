@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
@@ -13,6 +13,11 @@ from unlazy.core.errors import did_you_mean
 from unlazy.core.pytrees import split_parameters
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.gram_blocks import diagonal_from_function, validate_finite
+from unlazy.kernels.networks.host_tangent import HostTangentKernel
+from unlazy.models.adapt import as_model
+from unlazy.models.jax_tangents import JaxTangents
+from unlazy.models.protocol import OutputFunction
+from unlazy.models.tangents import tangent_map
 from unlazy.theory.finite_width.empirical_ntk import (
     batched_product,
     jacobian_kernels,
@@ -86,6 +91,61 @@ class TangentKernel(Kernel):
         self.apply = apply if isinstance(apply, eqx.Module) else jax.tree_util.Partial(apply)
         self.params, self.fixed = StaticLeaves.of(params)
         self.rates, self.outputs, self.batch = rates, outputs, batch
+
+    @classmethod
+    def of_network(
+        cls,
+        network: object,
+        X: PyTree,
+        *,
+        layers: Sequence[str] | None = None,
+        outputs: str = "trace",
+        output: OutputFunction | None = None,
+        dtype: str | None = None,
+    ) -> Kernel:
+        """The tangent kernel of a network of PyTorch, Equinox, Flax or plain JAX at its present parameters.
+
+        Parameters
+        ----------
+        network : torch.nn.Module, Equinox module, Flax nnx module or pair (apply, params)
+            The network, see `unlazy.models.as_model`.
+        X : inputs
+            A few inputs, from which the number of outputs is found.
+        layers : sequence of str, optional
+            Layers whose parameters count, by name or beginning of a name; all by default.
+        outputs : {"trace", "mean"}, default "trace"
+            Sum or mean of the kernels of all outputs.
+        output : callable, optional
+            From what the network returns to its outputs.
+        dtype : {"float32", "float64"}, optional
+            Precision of derivatives; by default that of the parameters.
+
+        Returns
+        -------
+        Kernel
+            For `solve`, `posterior`, `learning_curve` and all others. Points are NumPy or JAX arrays.
+
+        Raises
+        ------
+        ValueError
+            If `outputs` is unknown or no layer has such a name.
+
+        Examples
+        --------
+        >>> import jax.numpy as jnp
+        >>> from unlazy import TangentKernel
+        >>> network = (lambda p, X: jnp.tanh(X @ p["W"]) @ p["v"], {"W": jnp.ones((2, 3)), "v": jnp.ones((3, 1))})
+        >>> kernel = TangentKernel.of_network(network, jnp.ones((1, 2)), layers=["v"])
+        >>> [f"{k:.2f}" for k in kernel.gram([[0.0, 1.0], [1.0, 0.0]])[0]]  # 3 tanh(1)²
+        ['1.74', '1.74']
+        """
+        if outputs not in OUTPUTS:
+            raise ValueError(f"unknown outputs {outputs!r}{did_you_mean(str(outputs), OUTPUTS)}")
+        tangents = tangent_map(as_model(network, output=output, dtype=dtype), layers)
+        if isinstance(tangents, JaxTangents):
+            return cls(tangents.function, tangents.flat, outputs=outputs)
+        count = tangents.outputs(X).shape[1]
+        return HostTangentKernel(tangents, count, count if outputs == "mean" else 1)
 
     @property
     def input_kind(self) -> str:
