@@ -157,7 +157,22 @@ def test_gaps():
     f0, f1, linear_part = model.change(model.stored(start), model.params, X)
     assert posterior.training_gap == pytest.approx(np.linalg.norm(f1 - f0 - linear_part) / np.linalg.norm(f1 - f0))
     assert 0 < posterior.gap < 2
-    assert "linearization gap" in str(posterior)
+    near = uncertainty((mlp, parameters(1)), X, Y, prior_precision=1e-3, noise_variance=1.0, options=PRECISE)
+    near.stationarity = 0.1
+    assert "linearization gap" in str(near)
+
+
+def test_minimum_of_the_loss_or_not(weights):
+    """A minimum with the prior has no gradient; one with a decay k times as large (k - 1)/(k + 1); interpolation 1."""
+    known = {"prior_precision": PRIOR, "noise_variance": NOISE, "options": PRECISE}
+    assert uncertainty((linear, weights), X, Y, **known).stationarity < 1e-9
+    more = np.linalg.solve(X.T @ X + 3 * PRIOR * NOISE * np.eye(3), X.T @ Y)
+    assert uncertainty((linear, more), X, Y, **known).stationarity == pytest.approx(0.5)
+    exact = uncertainty((linear, weights), X, X @ weights, **known)
+    assert exact.stationarity == pytest.approx(1)
+    assert "pass held_out rows" in str(exact)
+    exact.calibrate(X, Y)
+    assert "Scales are fitted to held-out rows" in str(exact)
 
 
 def test_last_layer_alone():

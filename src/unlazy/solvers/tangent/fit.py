@@ -132,6 +132,16 @@ class TangentModel:
             return gaussian_evidence(measure, 2 * losses, self.outputs.size, norm, tau, noise)
         return laplace_evidence(measure, losses, norm, tau)
 
+    def stationarity(self, tau: float, reference: Params | None) -> float:
+        """‖gradient of the losses + τ (θ - θ_0)‖ relative to the norms of both parts."""
+        params = self.model.params
+        move = self.map.from_params(params if reference is None else self.model.subtract(params, reference))
+        force = self.system.data.pull(self.quadratic.coordinates.reshape(1, -1))
+        both = self.map.stack([force, self.map.combine(np.full((1, 1), tau), move)])
+        (a, b), (_, d) = self.map.contract(both, both)
+        size = math.sqrt(a) + math.sqrt(d)
+        return math.sqrt(max(a - 2 * b + d, 0.0)) / size if size > 0 else 0.0
+
     def removal(self) -> Tangents:
         """Negative gradient of the loss of a random half of the rows: T M is the move if they are left out."""
         half = np.random.default_rng(self.options.seed).permutation(self.n) < self.n // 2

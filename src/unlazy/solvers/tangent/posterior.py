@@ -22,6 +22,8 @@ from unlazy.solvers.tangent.likelihood import infer_loss, probabilities, quadrat
 
 PROBABILITY_DRAWS = 512
 """Draws of the logits for standard deviations of probabilities: a relative error of 1/√1024 = 3%."""
+STATIONARY = 0.6
+"""Relative gradient from which parameters are no minimum: that of a decay 4 times too large or too small."""
 SMALL_GAP, LARGE_GAP = 0.2, 0.6
 """Gaps up to which a linear model is a good one, and from which it is a rough guide."""
 
@@ -89,6 +91,9 @@ class NetworkPosterior:
     gap : float
         Share of the change of the network that is not linear in its parameters when half of the rows are left out:
         how far the answers can be trusted. 0 for a network that is linear in its parameters.
+    stationarity : float
+        Norm of the gradient of loss and prior at the trained parameters, relative to the norms of its two parts: 0 at
+        their minimum, which the evidence assumes; 1 for a network that fits its rows exactly.
     training_gap : float or None
         Linearization gap from the reference to the trained parameters, if a reference was given [W1].
     temperature : float
@@ -117,7 +122,8 @@ class NetworkPosterior:
         self._tau, self._scale, self._noise = found.tau, found.noise, found.noise if self.is_regression else 0.0
         self.prior_precision = found.tau / found.noise
         self.log_evidence, self.evidence_error = found.log_evidence, found.error
-        self.temperature = 1.0
+        self.temperature, self._held_out = 1.0, False
+        self.stationarity = fit.stationarity(self._tau, reference)
         self.gap = fit.gap_of(fit.system.inverse(fit.removal(), self._tau))
         self.training_gap = None if reference is None else fit.gap_from(reference)
 
@@ -205,6 +211,7 @@ class NetworkPosterior:
         mean, covariance = self._moments(Z)
         y = np.asarray(y)
         infer_loss(mean, y, self._fit.loss)
+        self._held_out = True
         if not self.is_regression:
             self.temperature = _temperature(mean, y, self._fit.loss)
             return
@@ -213,7 +220,10 @@ class NetworkPosterior:
 
         def loss(log_scales: Float[np.ndarray, " 2"]) -> float:
             variance = np.exp(log_scales[0]) * own + np.exp(log_scales[1]) * self._noise
-            return float(np.mean(errors / variance + np.log(variance)))
+            prior = (
+                float(np.sum(np.square(log_scales))) / errors.size
+            )  # a factor of e each: both are hard to tell apart
+            return float(np.mean(errors / variance + np.log(variance))) + prior
 
         best = min(
             (minimize(loss, start, method="Nelder-Mead") for start in ((0, 0), (-4, 0), (0, -4))), key=lambda r: r.fun
@@ -225,9 +235,16 @@ class NetworkPosterior:
     def __str__(self) -> str:
         what = f"prior precision {self.prior_precision:.3g}"
         what += f", noise variance {self._noise:.3g}" if self.is_regression else ""
-        return f"Posterior of the network: {what}, log evidence {self.log_evidence:.5g}. " + describe_gap(
-            self.gap, "check the coverage on held-out rows"
-        )
+        text = f"Posterior of the network: {what}, log evidence {self.log_evidence:.5g}."
+        if self._held_out:
+            return f"{text} Scales are fitted to held-out rows."
+        if self.stationarity > STATIONARY:
+            return (
+                f"{text} The trained parameters are not the minimum of the loss with this prior (early stopping, other "
+                "or no weight decay?): pass held_out rows, to which scales are fitted."
+            )
+        gap = self.gap if self.training_gap is None else self.training_gap
+        return f"{text} {describe_gap(gap, 'check the coverage on held-out rows')}"
 
     def _spread_of_probabilities(
         self, mean: Float[np.ndarray, "m c"], covariance: Float[np.ndarray, "m c c"]
