@@ -11,7 +11,15 @@ import pytest
 from unlazy._version import VERSION
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("record", "watch_jax", "watch_torch", "watch_settings", "scaling_cases", "scaling_models")
+PARTS = (
+    "record",
+    "watch_jax",
+    "watch_torch",
+    "watch_settings",
+    "scaling_cases",
+    "scaling_models",
+    "attribution_settings",
+)
 """Modules that benchmarks import."""
 BENCHMARKS = sorted(p for p in (ROOT / "benchmarks").glob("*.py") if p.stem not in PARTS)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from unlazy.core.arrays import Points, float_type, n_points
+from unlazy.core.arrays import Points, dot, float_type, n_points
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.gram_blocks import diagonal_from_function
 from unlazy.models.tangents import TangentMap, Tangents
@@ -81,7 +81,7 @@ class HostTangentKernel(Kernel):
             total = np.zeros((n_points(X), V.shape[1]))
             for output in np.eye(self.count):
                 pulled = self.tangents.pull(Z, np.asarray(V, np.float64).T[:, :, None] * output)
-                total += (self.tangents.push(X, pulled) @ output).T
+                total += dot(self.tangents.push(X, pulled), output).T
             return total
 
         return self._call(compute, (n_points(left), V.shape[1]), left, right, V)
