@@ -24,6 +24,7 @@ TALKS = {
     "L": "Beyond linearization", "P": "Features that emerge from the inputs", "C": "Networks of any architecture",
     "M": "The rich limit", "G": "How risk falls with data", "E": "Found since",
     "W": "Networks in training", "T": "Transfer across width and depth",
+    "I": "Trained networks: uncertainty and influence",
 }  # fmt: skip
 TAGS_FILE = SOURCE / "core" / "pages" / "tags.toml"
 
