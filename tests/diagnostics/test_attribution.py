@@ -83,6 +83,7 @@ def test_groups_and_top():
     found = attribution((linear, ridge(np.arange(25))), X, Y, Z, prior_precision=TAU, options=PRECISE)
     rows = np.array([3, 8])
     np.testing.assert_allclose(found.group(rows), -found.scores[:, 3] - found.scores[:, 8])
+    np.testing.assert_allclose(found.group(np.array([3, 8, 3])), found.group(rows))  # left out once
     mask = np.isin(np.arange(25), rows)
     np.testing.assert_allclose(found.group(mask), found.group(rows))
     top = found.top(3, query=2)

@@ -1,13 +1,18 @@
 """Error bars of trained networks: exact for linear ones, dense algebra for others, one sentence for wrong use."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from jax.flatten_util import ravel_pytree
 
 from unlazy import TangentOptions, uncertainty
+from unlazy.core.errors import UnlazyWarning
 from unlazy.models import as_model
+from unlazy.solvers.tangent import system
 
 RNG = np.random.default_rng(0)
 X, Z = RNG.normal(size=(40, 3)), RNG.normal(size=(5, 3))
@@ -196,12 +201,61 @@ def test_last_layer_alone():
         ({"held_out": X}, "held_out must be a tuple"),
         ({"network": (linear, np.full(3, np.nan))}, "outputs on X contain NaN"),
         ({"options": TangentOptions(layers=("head",))}, "no layer has the name 'head'"),
+        ({"X": np.where(X > 2, np.nan, X) * np.nan}, "outputs on X contain NaN"),
+        ({"held_out": (X * np.nan, Y)}, "contain NaN"),
+        ({"held_out": (X[:0], Y[:0])}, "at least one row"),
+        ({"reference": np.zeros(5)}, "reference needs parameters of the same structure"),
     ],
 )
 def test_wrong_use(weights, change, message):
     known = {"network": (linear, weights), "X": X, "y": Y} | change
     with pytest.raises(ValueError, match=message):
         uncertainty(known.pop("network"), known.pop("X"), known.pop("y"), **known)
+
+
+def test_wrong_queries(weights):
+    posterior = uncertainty((linear, weights), X, Y, options=PRECISE)
+    for wrong, message in ((Z[0], "row per point"), (Z[:0], "at least one row"), (Z * np.nan, "contain NaN")):
+        for use in (posterior.predict, posterior.sample, posterior.covariance):
+            with pytest.raises(ValueError, match=message):
+                use(wrong)
+
+
+def test_data_frames_and_lists(weights):
+    known = {"prior_precision": PRIOR, "noise_variance": NOISE, "options": PRECISE}
+    expected = uncertainty((linear, weights), X, Y, **known).predict(Z).std
+    frames = uncertainty((linear, weights), pd.DataFrame(X), pd.Series(Y), **known).predict(pd.DataFrame(Z)).std
+    np.testing.assert_allclose(frames, expected, rtol=1e-10)
+    lists = uncertainty((linear, weights), X.tolist(), Y.tolist(), **known).predict(Z.tolist()).std
+    np.testing.assert_allclose(lists, expected, rtol=1e-10)
+
+
+def test_rounding_is_never_silent():
+    """A precision below the rounding of float32 warns, or has no factor; one above does neither."""
+    network, known = (mlp, parameters(1)), {"noise_variance": 1e-3}
+    for method, rows in (("dual", 10), ("primal", 40)):
+        options = TangentOptions(method=method, dtype="float32")
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            try:
+                uncertainty(network, X[:rows], Y[:rows], prior_precision=1e-9, **known, options=options)
+                said = [str(warning.message) for warning in seen]
+            except ValueError as error:
+                said = [str(error)]
+        assert any("below the rounding" in message for message in said)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UnlazyWarning)
+            uncertainty(network, X, Y, prior_precision=1e3, **known, options=options)
+    singular = np.ones((4, 4))
+    with pytest.raises(ValueError, match="below the rounding"):
+        system._cholesky(singular, -1e-3)
+
+
+def test_conjugate_gradients_that_do_not_converge_warn(monkeypatch):
+    monkeypatch.setattr(system, "MAX_STEPS", 1)
+    options = TangentOptions(method="iterative", tolerance=1e-12, dtype="float64")
+    with pytest.warns(UnlazyWarning, match="relative residual"):
+        uncertainty((mlp, parameters(1)), X, Y, prior_precision=1e-3, noise_variance=1e-3, options=options)
 
 
 def test_wrong_options():

@@ -1,7 +1,6 @@
 """Which training rows made this prediction? `unlazy.attribution` [I2]."""
 
 import functools
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +8,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from unlazy.core.arrays import einsum
-from unlazy.core.errors import check_positive_integer, did_you_mean
+from unlazy.core.errors import check_positive, check_positive_integer, did_you_mean
 from unlazy.diagnostics.measures.losses import as_numpy
 from unlazy.diagnostics.suspects import Suspects, rank_suspects
 from unlazy.models.adapt import as_model
@@ -95,7 +94,9 @@ class Attribution:
         -------
         array of shape (queries,)
         """
-        return -self.scores[:, np.asarray(rows)].sum(1)
+        left_out = np.zeros(self._fit.n, bool)
+        left_out[np.asarray(rows)] = True  # a row is left out once
+        return -self.scores[:, left_out].sum(1)
 
     def left_out(self) -> Float[np.ndarray, "q n"]:
         """Change of every query's measured value if one row had been left out, for every row.
@@ -226,6 +227,7 @@ def attribution(
     cotangents, measure = _cotangents(fit, queries, query_targets, measure)
     start = None if reference is None else model.stored(reference)
     tau, gap = _damped(fit, _precision(fit, decay, prior_precision, start))
+    fit.warn_if_rounding(tau)
     weights = np.zeros((len(cotangents), fit.n, fit.c))
     for rows, tangents in fit.query_tangents(queries, cotangents[:, None]):
         weights[rows] = fit.system.weights(tangents, tau).reshape(-1, fit.n, fit.c)
@@ -255,8 +257,8 @@ def _precision(
     if decay is not None and prior_precision is not None:
         raise ValueError("pass decay or prior_precision, not both: the second is the first times the number of rows")
     for name, value in (("decay", decay), ("prior_precision", prior_precision)):
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive, got {value!r}; omit it for a network trained without")
+        if value is not None:
+            check_positive(name)(value)
     if prior_precision is not None:
         return prior_precision
     if decay is not None:
@@ -282,7 +284,7 @@ def _cotangents(
     fit: TangentModel, queries: Inputs, query_targets: Inputs | None, measure: str | None
 ) -> tuple[Float[np.ndarray, "q c"], str]:
     """Derivative of the measured value of every query by its outputs."""
-    outputs = fit.evaluate(queries)
+    outputs = fit.evaluate(queries, "the queries")
     classes = not fit.is_regression
     if measure is None:
         measure = "margin" if classes else "output" if fit.c == 1 else "loss"

@@ -16,8 +16,8 @@ def count_rows(inputs: Inputs) -> int | None:
 
 
 def take_rows(inputs: Inputs, rows: NDArray[np.integer] | slice) -> Inputs:
-    """The same rows of every array."""
-    return map_arrays(lambda part: part[rows], inputs)
+    """The same rows of every array; of data frames as arrays."""
+    return map_arrays(lambda part: part.iloc[rows].to_numpy() if hasattr(part, "iloc") else part[rows], inputs)
 
 
 def map_arrays(f: Callable[[Inputs], Inputs], inputs: Inputs) -> Inputs:

@@ -140,14 +140,18 @@ class JaxModel:
         return jax.tree.map((lambda leaf: np.array(leaf)) if on_host else _copied, self.params)
 
     def stored(self, network: Params, on_host: bool = False) -> Params:
-        return split_parameters(network)[0]
+        return self._like_own(network, "reference")
 
     def update(self, network: Params) -> None:
+        self._params = self._like_own(network, "update")
+
+    def _like_own(self, network: Params, what: str) -> Params:
+        """The trainable parameters of another network; raise ValueError unless they have the shapes of this one."""
         params, _ = split_parameters(network)
         before, after = (jax.tree.map(jnp.shape, tree) for tree in (self._params, params))
         if before != after:  # the same structure of the same shapes
-            raise ValueError(f"update needs parameters of the same structure and shapes, got {after} after {before}")
-        self._params = params
+            raise ValueError(f"{what} needs parameters of the same structure and shapes, got {after} after {before}")
+        return params
 
     def layers(self, params: Params) -> Mapping[str, Params]:
         names = layer_names(params)

@@ -47,6 +47,7 @@ class JaxTangents:
                 )  # fmt: skip
             self.flat, self._unravel = ravel_pytree(chosen)
         self._theta, self.size = theta, int(self.flat.size)
+        self.rounding = float(jnp.finfo(self.flat.dtype).eps)
 
         def value(flat: Array, X: PyTree) -> Array:
             part = self._unravel(flat)

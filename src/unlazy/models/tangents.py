@@ -26,9 +26,12 @@ class TangentMap(Protocol):
     ----------
     size : int
         Number p of parameters.
+    rounding : float
+        Relative rounding error of one number.
     """
 
     size: int
+    rounding: float
 
     def outputs(self, inputs: Inputs) -> Outputs:
         """f on the points."""

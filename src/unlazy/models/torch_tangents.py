@@ -41,6 +41,7 @@ class TorchTangents:
         chosen = self._params if layers is None else {k: t for name in layers for k, t in parts[name].items()}
         self._shapes = {name: tensor.shape for name, tensor in chosen.items()}
         self.size = sum(tensor.numel() for tensor in chosen.values())
+        self.rounding = float(torch.finfo(self._first().dtype).eps)
         self._mapped: bool | None = None
         self._doubled: bool | None = None
 

@@ -1,12 +1,14 @@
 """The tangent model of a trained network on its training rows: data, loss to second order, and the linear system."""
 
 import math
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from unlazy.core.errors import UnlazyWarning
 from unlazy.models.inputs import count_rows, take_rows
 from unlazy.models.protocol import Inputs, Model, Outputs, Params
 from unlazy.models.tangents import Tangents, tangent_map
@@ -14,7 +16,7 @@ from unlazy.solvers.tangent.evidence import Hyperparameters, gaussian_evidence, 
 from unlazy.solvers.tangent.likelihood import infer_loss, quadratic
 from unlazy.solvers.tangent.options import TangentOptions
 from unlazy.solvers.tangent.rows import WeightedJacobian
-from unlazy.solvers.tangent.system import MAX_DENSE, IterativeSystem, tangent_system
+from unlazy.solvers.tangent.system import MAX_DENSE, largest_eigenvalue, tangent_system
 
 CHUNK = 64
 """Tangents of queries that are processed together."""
@@ -58,20 +60,16 @@ class TangentModel:
         unweighted: bool = False,
         weights: Float[np.ndarray, " n"] | None = None,
     ) -> None:
-        n = count_rows(inputs)
-        if not n:
-            raise ValueError("X must hold at least one row, with rows along the first axis of every array")
         if targets.ndim == 0:
             raise ValueError(f"y must have one entry per row, got {targets!r}")
-        self.model, self.inputs, self.options, self.n = model, inputs, options, n
+        self.model, self.inputs, self.options = model, inputs, options
         self.map = tangent_map(model, options.layers)
-        self.outputs = self.evaluate(inputs)
+        self.outputs = self.evaluate(inputs, "X")
+        self.n = len(self.outputs)
         self.targets = targets
         self.loss = infer_loss(self.outputs, targets, loss)
         if unweighted and self.loss == "mse":
             self.loss = "squared"
-        if not np.all(np.isfinite(self.outputs)):
-            raise ValueError("the network's outputs on X contain NaN or infinity: has its training diverged?")
         self.quadratic = quadratic(self.outputs, targets, self.loss)
         if weights is not None:
             self.quadratic = self.quadratic.weighted(weights)
@@ -91,15 +89,20 @@ class TangentModel:
         """Whether targets are numbers."""
         return self.loss in ("squared", "mse")
 
-    @property
-    def residual(self) -> float:
-        """Largest relative residual of conjugate gradients so far; 0 if matrices are factorized."""
-        return self.system.residual if isinstance(self.system, IterativeSystem) else 0.0
-
-    def evaluate(self, inputs: Inputs) -> Outputs:
+    def evaluate(self, inputs: Inputs, name: str = "the inputs") -> Outputs:
         """Outputs on any number of rows, a few at a time."""
-        found = [self.map.outputs(part)[:real] for part, real in batches(inputs, 1024)]
-        return np.concatenate(found).astype(np.float64)
+        n, found = count_rows(inputs), []
+        if not n:
+            raise ValueError("inputs must hold at least one row, with rows along the first axis of every array")
+        for part, real in batches(inputs, 1024):
+            outputs = self.map.outputs(part)
+            if len(outputs) != count_rows(part):
+                raise ValueError(f"the network must return one row per point, got {len(outputs)} for {n}: pass a batch")
+            found.append(outputs[:real])
+        values = np.concatenate(found).astype(np.float64)
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"the network's outputs on {name} contain NaN or infinity: check inputs and training")
+        return values
 
     def query_tangents(
         self, inputs: Inputs, cotangents: Float[np.ndarray, "m k c"]
@@ -141,6 +144,16 @@ class TangentModel:
         (a, b), (_, d) = self.map.contract(both, both)
         size = math.sqrt(a) + math.sqrt(d)
         return math.sqrt(max(a - 2 * b + d, 0.0)) / size if size > 0 else 0.0
+
+    def warn_if_rounding(self, tau: float) -> None:
+        """Warn if τ is so small that the rounding of the tangents dominates what it decides."""
+        if tau < self.map.rounding * largest_eigenvalue(self.system):
+            warnings.warn(
+                f"τ = {tau:.2g} (prior precision in units of the loss) is below the rounding of the tangents: pass "
+                "TangentOptions(dtype='float64') or a larger prior_precision",
+                UnlazyWarning,
+                stacklevel=4,
+            )
 
     def removal(self) -> Tangents:
         """Negative gradient of the loss of a random half of the rows: T M is the move if they are left out."""

@@ -14,7 +14,7 @@ from scipy.optimize import minimize, minimize_scalar
 from scipy.special import ndtri
 
 from unlazy.core.arrays import einsum
-from unlazy.core.errors import check_positive_integer
+from unlazy.core.errors import check_positive, check_positive_integer
 from unlazy.models.protocol import Inputs, Params
 from unlazy.models.tangents import Tangents
 from unlazy.solvers.tangent.fit import TangentModel, batches
@@ -111,8 +111,8 @@ class NetworkPosterior:
         self._fit, self._axes = fit, fit.targets.ndim
         known = prior_precision is not None
         for name, value in (("prior_precision", prior_precision), ("noise_variance", noise_variance)):
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} must be positive, got {value!r}")
+            if value is not None:
+                check_positive(name)(value)
         if self.is_regression and known != (noise_variance is not None):
             raise ValueError("pass both prior_precision and noise_variance, or neither, to choose them by the evidence")
         if not self.is_regression and noise_variance is not None:
@@ -123,6 +123,7 @@ class NetworkPosterior:
         self.prior_precision = found.tau / found.noise
         self.log_evidence, self.evidence_error = found.log_evidence, found.error
         self.temperature, self._held_out = 1.0, False
+        fit.warn_if_rounding(self._tau)
         self.stationarity = fit.stationarity(self._tau, reference)
         self.gap = fit.gap_of(fit.system.inverse(fit.removal(), self._tau))
         self.training_gap = None if reference is None else fit.gap_from(reference)

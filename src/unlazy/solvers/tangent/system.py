@@ -10,18 +10,22 @@ numbers on the training rows,
 """
 
 import abc
+import warnings
 
 import numpy as np
 from jaxtyping import Float
-from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 
 from unlazy.core.arrays import dot
+from unlazy.core.errors import UnlazyWarning
 from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.models.tangents import Tangents
 from unlazy.solvers.tangent.rows import WeightedJacobian
 
 MAX_DENSE = 8192
 """Largest matrix that is factorized."""
+POWER_STEPS = 8
+"""Power iterations for the largest eigenvalue, of which only the size matters."""
 MAX_STEPS, RANK, COLUMNS = 500, 256, 64
 """Conjugate-gradient steps at most, rank of the preconditioner, and right-hand sides that are solved together."""
 
@@ -71,7 +75,7 @@ class PrimalSystem(TangentSystem):
     def __init__(self, data: WeightedJacobian) -> None:
         super().__init__(data)
         self._H = data.covariance()
-        self._factor: tuple[float, tuple[np.ndarray, bool]] | None = None
+        self._factor: tuple[float, np.ndarray] | None = None
 
     @property
     def order(self) -> int:
@@ -96,8 +100,8 @@ class PrimalSystem(TangentSystem):
 
     def _solve(self, B: Float[np.ndarray, "p k"], tau: float) -> Float[np.ndarray, "p k"]:
         if self._factor is None or self._factor[0] != tau:
-            self._factor = (tau, cho_factor(self._H + tau * np.eye(self.order), lower=True, check_finite=False))
-        return cho_solve(self._factor[1], B, check_finite=False)
+            self._factor = (tau, _cholesky(self._H, tau))
+        return cho_solve((self._factor[1], True), B, check_finite=False)
 
 
 class DualSystem(TangentSystem):
@@ -131,9 +135,7 @@ class DualSystem(TangentSystem):
 
     def _lower(self, tau: float) -> Float[np.ndarray, "N N"]:
         if self._factor is None or self._factor[0] != tau:
-            K = np.array(self._K, order="F")
-            K[np.diag_indices_from(K)] += tau
-            self._factor = (tau, cholesky(K, lower=True, overwrite_a=True, check_finite=False))
+            self._factor = (tau, _cholesky(self._K, tau))
         return self._factor[1]
 
 
@@ -224,7 +226,15 @@ class IterativeSystem(TangentSystem):
             new = np.sum(R[open_] * Z, 1)
             P[open_] = Z + (new / rz[open_])[:, None] * P[open_]
             rz[open_] = new
-        self.residual = max(self.residual, float(np.max(np.linalg.norm(R, axis=1) / size)))
+        residual = float(np.max(np.linalg.norm(R, axis=1) / size))
+        if residual > self.tolerance:
+            warnings.warn(
+                f"conjugate gradients reached a relative residual of {residual:.1g} in {MAX_STEPS} steps: pass a "
+                "larger prior_precision, or dtype='float64' in TangentOptions",
+                UnlazyWarning,
+                stacklevel=2,
+            )
+        self.residual = max(self.residual, residual)
         return X
 
     def _nystrom(self) -> tuple[Float[np.ndarray, "N r"], Float[np.ndarray, " r"]]:
@@ -276,6 +286,30 @@ def tangent_system(
     if method == "iterative":
         return IterativeSystem(data, tolerance=tolerance, progress=progress, seed=seed)
     return {"primal": PrimalSystem, "dual": DualSystem}[method](data)
+
+
+def largest_eigenvalue(system: TangentSystem) -> float:
+    """The largest eigenvalue of the Gram matrix, from below, by a few power iterations."""
+    vector, size = np.random.default_rng(0).normal(size=(1, system.order)), 0.0
+    for _ in range(POWER_STEPS):
+        vector = system.product(vector / np.linalg.norm(vector))
+        size = float(np.linalg.norm(vector))
+        if size == 0:
+            break
+    return size
+
+
+def _cholesky(matrix: Float[np.ndarray, "s s"], tau: float) -> Float[np.ndarray, "s s"]:
+    """Lower factor of the matrix plus τ."""
+    shifted = np.array(matrix, order="F")
+    shifted[np.diag_indices_from(shifted)] += tau
+    try:
+        return cholesky(shifted, lower=True, overwrite_a=True, check_finite=False)
+    except LinAlgError as error:
+        raise ValueError(
+            f"τ = {tau:.2g} (prior precision in units of the loss) is below the rounding of the tangents: pass "
+            "TangentOptions(dtype='float64') or a larger prior_precision"
+        ) from error
 
 
 def _complement(data: WeightedJacobian, tangents: Tangents, weights: Float[np.ndarray, "k N"], tau: float) -> Tangents:
